@@ -1,9 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Buckets of DistributedDataParallel in memory of a device that the communicator has made, reduced
-// there by NCCL or our kernels: for what the host waits, and what it is told when something goes
-// wrong. With doubles of all.
+// Buckets of DistributedDataParallel in device memory that the communicator has made, where NCCL or
+// stretto's kernels reduce them: what the host waits for, and what it is told when something goes
+// wrong. The device and its libraries are doubles.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -27,7 +27,7 @@ void stall(bool stalls) {
 
 class DeviceBucketsDouble : public OnDoubles {};
 
-// By NCCL, or by our kernels on memory that the ranks have mapped.
+// Runs with NCCL, or with stretto's kernels on memory that the ranks have mapped.
 class DeviceBucketsBy : public OnDevices {
  protected:
   static bool is_nccl() { return GetParam() == By::nccl; }
@@ -55,7 +55,7 @@ TEST_P(DeviceBucketsBy, GradientsArePartsOfThem) {
     EXPECT_GT(is_nccl() ? control.registrations : control.mapped_places, 0);
     const auto* const second = static_cast<const std::byte*>(model->second.grad().data_ptr());
     EXPECT_EQ(std::abs(static_cast<const std::byte*>(first.data_ptr()) - second),
-              second < first.data_ptr() ? 64 : 128);  // Their bytes, on whole cache lines.
+              second < first.data_ptr() ? 64 : 128);  // Whole cache lines of gradients.
     ddp.zero_grad(/*set_to_none=*/false);
     step();
     EXPECT_TRUE(model->first.grad().is_same(first));
@@ -65,8 +65,8 @@ TEST_P(DeviceBucketsBy, GradientsArePartsOfThem) {
   });
 }
 
-// Trains replicas on devices for three steps, and beside them one model on the host, which gets all
-// data. `backward` takes the output of the replicas' forward, and both models.
+// Trains replicas on devices for three steps, and one model on the host with the data of all ranks.
+// `backward` takes the output of the replica's forward pass and both models.
 template <class Backward>
 void expect_like_one_process(Communicator& communicator,
                              const DistributedDataParallelOptions& options,
@@ -89,7 +89,8 @@ void expect_like_one_process(Communicator& communicator,
   expect_same_parameters(model, reference);
 }
 
-// No kernel of NCCL has ended, and all ranks are out of backward. What comes next waits for them.
+// No kernel of NCCL has ended when all ranks have returned from backward. Later work on the device
+// waits for the kernels.
 TEST_F(DeviceBucketsDouble, BackwardDoesNotWaitForTheDevice) {
   DoubleRanks ranks({.size = kRanks});
   ranks.on_all([](Communicator& communicator) {
@@ -99,7 +100,7 @@ TEST_F(DeviceBucketsDouble, BackwardDoesNotWaitForTheDevice) {
       if (is_first) stall(true);
       communicator.barrier().wait();
       loss.backward();
-      const torch::Tensor kept = model->first.grad().clone();  // By the device, when it can.
+      const torch::Tensor kept = model->first.grad().clone();  // The device copies it once it can.
       communicator.barrier().wait();
       if (is_first) stall(false);
       expect_close(kept.cpu(), reference->first.grad(), "first");
@@ -118,8 +119,9 @@ TEST_F(DeviceBucketsDouble, AreOnTheHostWhereRanksCannotMapMemoryOfDevices) {
   EXPECT_EQ(Double::get().control().kernels, 0);
 }
 
-// The optimizer would step with what is in the buckets; the next step says why it must not go on.
-// Or there is none: freeing buckets waits for the device. Kernels of ours have ended by then.
+// Without an error, the optimizer would step with the content of the buckets; so the next step
+// throws. Or, if not `steps_on`, there is no next step, and freeing the buckets waits for the
+// device. stretto's kernels have ended by then.
 void lose_a_rank_behind_backward(DoubleRanks ranks, bool steps_on) {
   std::atomic<int> returned{0};
   ranks.on_all([&](Communicator& communicator) {
@@ -155,7 +157,7 @@ class ReadingReduction : public PlainReduction {
   }
 };
 
-// Of 16 bits, made and read by the device.
+// The device makes and reads these gradients of 16 bits.
 TEST_P(DeviceBucketsBy, HalvesAreReducedOnTheDevice) {
   DoubleRanks ranks = make();
   ranks.on_all([](Communicator& communicator) {
@@ -167,7 +169,7 @@ TEST_P(DeviceBucketsBy, HalvesAreReducedOnTheDevice) {
     for (const DistributedDataParallelOptions& options : all) {
       Placed reference(torch::kCPU, 1);
       Placed model(device, 1);
-      (void)model->second.cpu();  // Made on the default stream.
+      (void)model->second.cpu();  // It was made on the default stream.
       use_new_stream(device);
       DistributedDataParallel ddp(model, communicator, options);
       for (int step = 0; step < 3; ++step) {
@@ -203,7 +205,7 @@ struct OfAllTypesImpl : torch::nn::Module {
 };
 TORCH_MODULE(OfAllTypes);
 
-// The device is full of it.
+// PyTorch's cache fills the device.
 TEST_F(DeviceBucketsDouble, WhatPyTorchKeepsForLaterMakesRoomForThem) {
   DoubleRanks ranks({.size = kRanks, .maps_devices = true});
   Double::get().change(
@@ -231,8 +233,8 @@ TEST_P(DeviceBucketsBy, HoldGradientsOfAllTypes) {
   });
 }
 
-// Hooks that are handed over and divisions read bytes on the host, as may any that a program
-// derives.
+// A communication_hook that a program passes may read bytes on the host, and so does the division
+// of means.
 TEST_P(DeviceBucketsBy, WhatTheHostReadsIsStagedThere) {
   DoubleRanks ranks = make();
   ranks.on_all([](Communicator& communicator) {
@@ -250,7 +252,7 @@ TEST_P(DeviceBucketsBy, WhatTheHostReadsIsStagedThere) {
   EXPECT_EQ(reductions(), 0);
 }
 
-// One rank's module on a device and another's on the CPU.
+// Rank 0's module is on a device, and the others' are on the CPU.
 TEST_P(DeviceBucketsBy, RanksWithBucketsElsewhereAreTold) {
   DoubleRanks ranks = make();
   ranks.on_all([](Communicator& communicator) {

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Gradients on a device, which is a double's, compressed by the codecs: against the same model on
-// the CPU, whose gradients are compressed by the host.
+// Codecs compress gradients on a device, which is a double, and must match the same model on the
+// CPU, whose gradients the host compresses.
 
 #include <limits>
 #include <set>
@@ -25,10 +25,11 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support.
 
-// Of 4 and 5 ranks, which share the first weight in parts of odd lengths, one adds up the second.
+// With 4 or 5 ranks, parts of the first weight have odd lengths, and the second weight has one
+// owner.
 constexpr int kOddHidden = 509;
 
-// Exchanged on the device, by NCCL or by our kernels, or by the host (By::schedules).
+// Exchanges on the device with NCCL or stretto's kernels, or on the host (By::schedules).
 class DeviceCodecs : public OnDevices {
  protected:
   static void expect_way(const class WideTwins& twins, const Codec& codec);
@@ -36,7 +37,7 @@ class DeviceCodecs : public OnDevices {
 };
 INSTANTIATE_TEST_SUITE_P(, DeviceCodecs, all_ways(), name_of);
 
-// In steps that are compared bit by bit.
+// Twins whose steps are compared bit by bit.
 class WideTwins final : public Twins<Wide> {
  public:
   WideTwins(Communicator& communicator, const DistributedDataParallelOptions& options,
@@ -45,12 +46,12 @@ class WideTwins final : public Twins<Wide> {
               Wide(device_of(communicator), 1, features)),
         adds_by_nccl_(communicator.device() && !communicator.maps_devices()) {}
 
-  // Gradients that are parts of buckets come back to their places; memory of the double never does.
+  // Gradients in buckets return to the same places; other memory of the double is never reused.
   bool are_in_buckets() const { return places_.size() < steps_; }
 
  private:
   std::pair<double, double> tolerances(std::size_t i, const torch::Tensor&) override {
-    // NCCL adds biases, which are about 1, in another order.
+    // NCCL adds the bias gradients, which are about 1, in another order.
     const double tolerance = adds_by_nccl_ && i == 2 ? 1e-6 : 0;
     return {tolerance, tolerance};
   }
@@ -74,8 +75,8 @@ std::vector<std::pair<bool, CompressionReason>> choices_of(const CompressionStat
   return choices;
 }
 
-// On the device, what is exchanged has neither a header nor indices that are packed, and nothing
-// goes through memory of the host; but for messages without a fixed length.
+// On the device, exchanged messages have neither a header nor packed indices, and do not go through
+// host memory, except for messages without a fixed length.
 void DeviceCodecs::expect_way(const WideTwins& twins, const Codec& codec) {
   const fake_nccl::Control control = Double::get().control();
   EXPECT_GT(twins.there().sent_values, 0u);
@@ -83,7 +84,7 @@ void DeviceCodecs::expect_way(const WideTwins& twins, const Codec& codec) {
   if (is_by_host() || !codec.message_bytes(0, 0)) {
     EXPECT_EQ(twins.there().message_bytes, twins.here().message_bytes);
     EXPECT_EQ(twins.there().received_bytes, twins.here().received_bytes);
-    // What came from the device, and the messages that went there.
+    // Locked pieces: one for copies from the device, and one for messages to it.
     EXPECT_GE(control.locked_pieces, 2);
     EXPECT_TRUE(control.launches == 0 || !is_by_host());
   } else {
@@ -107,7 +108,7 @@ TEST_P(DeviceCodecs, HaveTheBitsOfTheHost) {
       threshold({.limit = 0.02f, .values = ValueFormat::bf16})};
   for (const auto& codec : codecs) {
     for (const std::size_t bytes : {64, 1 << 20}) {
-      // With so many buckets it takes long.
+      // Many buckets take long.
       if (bytes == 64 && codec != in_many && codec != codecs.back()) continue;
       on_ranks(kRanks, [&](Communicator& communicator) {
         WideTwins twins(communicator, {.bucket_bytes = {bytes}, .codec = codec});
@@ -133,8 +134,8 @@ TEST_P(DeviceCodecs, OfThreeRanksAreAddedInTheirOrder) {
   }
 }
 
-// What is combined, or divided with indices; or needs the host's look at every element. Without
-// memory of the communicator, all that is divided.
+// Gradients that are combined, that are divided with indices, or that the host must look at element
+// by element. Without memory of the communicator, all divided gradients do.
 TEST_P(DeviceCodecs, OthersFindTheirBucketsOnTheHost) {
   std::vector<std::pair<int, DistributedDataParallelOptions>> all = {
       {2, {.codec = top_k({.exact = false})}},
@@ -168,12 +169,12 @@ TEST_P(DeviceCodecs, InfinityIsSentAndNotKept) {
   }
 }
 
-// The second one takes nothing out of a gradient in some steps.
+// In some steps, the second codec takes nothing out of a gradient.
 std::vector<std::shared_ptr<const Codec>> sparse_codecs() {
   return {top_k(), threshold({.limit = 0.05f})};
 }
 
-// What it has not sent yet waits for a step that uses the gradient.
+// The residual waits for a step in which the rank uses the gradient.
 TEST_P(DeviceCodecs, WhatARankDoesNotUseKeepsItsResidual) {
   for (const auto& codec : sparse_codecs()) {
     on_ranks(kRanks, [&](Communicator& communicator) {
@@ -185,7 +186,8 @@ TEST_P(DeviceCodecs, WhatARankDoesNotUseKeepsItsResidual) {
   }
 }
 
-// Where it holds a value of before, too, whether another rank uses the gradient or none does.
+// A rank may hold an earlier value of a gradient. It counts as nothing, whether another rank uses
+// the gradient or none does.
 TEST_P(DeviceCodecs, AValueOfBeforeThatNobodyAddsToIsForgotten) {
   for (const auto& codec : sparse_codecs()) {
     on_ranks(kRanks, [&](Communicator& communicator) {
@@ -201,8 +203,8 @@ TEST_P(DeviceCodecs, AValueOfBeforeThatNobodyAddsToIsForgotten) {
   }
 }
 
-// Rank 1 takes part by hand: it announces so much, and sends that if it is possible, a message with
-// more behind it.
+// Rank 1 takes part by hand. It announces `announced` bytes; if possible, it sends a message of
+// that length with extra bytes at its end.
 void exchange_with_a_liar(Communicator& communicator, std::size_t announced,
                           const std::string& complaint) {
   constexpr std::size_t kElements = 1000;
@@ -256,12 +258,11 @@ TEST_P(DeviceCodecs, MessagesThatCannotBeAreRefused) {
   });
 }
 
-// Of ranks that a test harms, with a codec or without.
+// Tests that harm ranks, with a codec or without.
 class DeviceCodecsOn : public DeviceCodecs {};
 INSTANTIATE_TEST_SUITE_P(, DeviceCodecsOn, ::testing::Values(By::nccl, By::kernels), name_of);
 
-// Either messages are gathered, or the step is left between parts and sums; or nothing is
-// compressed.
+// Messages are gathered, or the step ends between parts and sums, or nothing is compressed.
 TEST_P(DeviceCodecsOn, ADeathIsToldByTheOthers) {
   const std::vector<std::pair<int, std::shared_ptr<const Compressor>>> all = {
       {kRanks, nullptr},
@@ -289,7 +290,7 @@ TEST_P(DeviceCodecsOn, ADeathIsToldByTheOthers) {
   }
 }
 
-// Between parts and sums of the buckets before.
+// The exception comes between the parts and the sums of the previous buckets.
 TEST_P(DeviceCodecsOn, AnExceptionInADividedStepIsToldToTheOthers) {
   DoubleRanks ranks = make(4);
   ranks.on_all([](Communicator& communicator) {
@@ -308,7 +309,7 @@ TEST_P(DeviceCodecsOn, AnExceptionInADividedStepIsToldToTheOthers) {
   });
 }
 
-// An exception that has nothing to do with a step, between two.
+// The exception comes between two steps and has nothing to do with them.
 TEST_P(DeviceCodecsOn, StepsThatHaveEndedAreNotCutOffByALaterException) {
   const std::vector<DistributedDataParallelOptions> all = {
       {}, {.codec = int8()}, {.codec = int8(), .exchange = CompressedExchange::divide}};
@@ -328,22 +329,22 @@ TEST_P(DeviceCodecsOn, StepsThatHaveEndedAreNotCutOffByALaterException) {
   }
 }
 
-// Where ranks divide gradients, because they are many, or because that is asked for.
+// Cases in which gradients are divided, because there are many ranks or because `exchange` says so.
 struct Division {
   int ranks = 4;
   std::shared_ptr<const Codec> codec = f16();
   CompressedExchange exchange = CompressedExchange::gather;
 };
 
-// In one bucket, without headers: shares of f16() that are as long as that of the second gradient's
-// owner, at multiples of 16 bytes.
+// The bytes of a rank's share in one bucket, without headers: all shares are as long as that of the
+// owner of the second gradient, and parts begin at multiples of 16 bytes.
 std::size_t f16_share_bytes(std::size_t ranks) {
   const auto bytes = [](std::size_t elements) { return (2 * elements + 15) / 16 * 16; };
   const std::size_t divided = kOddHidden * kInputs;
   return bytes(2 * divided / ranks - divided / ranks) + bytes(4 * kOddHidden);
 }
 
-// Also behind a step in which one rank has infinity, and one in which it clips.
+// This includes steps after one in which a rank clips, and after one in which it has infinity.
 TEST_P(DeviceCodecsOn, DividedHaveTheBitsOfTheHost) {
   std::vector<Division> all = {{4, f16()},
                                {5, bf16({.clip = 0.01f})},
@@ -373,7 +374,7 @@ TEST_P(DeviceCodecsOn, DividedHaveTheBitsOfTheHost) {
   }
 }
 
-// Sums of a bucket leave when the next one is full.
+// The sums of a bucket leave when the next bucket is full.
 TEST_P(DeviceCodecsOn, DividedInManyBucketsHaveTheBitsOfTheHost) {
   make(4).on_all([](Communicator& communicator) {
     WideTwins twins(communicator, {.bucket_bytes = {64}, .codec = bf16()}, kOddHidden);
@@ -383,14 +384,14 @@ TEST_P(DeviceCodecsOn, DividedInManyBucketsHaveTheBitsOfTheHost) {
   });
 }
 
-// A rank that has nothing to say of a gradient adds up a part of what others have of before; if
-// none has computed it, that has left nothing there.
+// A rank that has not computed a gradient adds up its part of the values that other ranks still
+// hold from earlier steps. If no rank has computed the gradient, that must leave no residual.
 TEST_P(DeviceCodecsOn, DividedResidualsOfUnusedGradientsAreThoseOfTheHost) {
   for (const auto& codec : {f16(), bf16()}) {
     make(4).on_all([&](Communicator& communicator) {
       WideTwins twins(communicator, {.find_unused_parameters = true, .codec = codec}, kOddHidden);
       const bool is_first = communicator.rank() == Rank(0);
-      const bool is_owner = communicator.rank() == Rank(1);  // Of the second weight.
+      const bool is_owner = communicator.rank() == Rank(1);  // It owns the second weight.
       twins.step(0);
       twins.step(1, is_first);
       twins.step(2, false, 1, /*begins=*/is_owner);
@@ -401,7 +402,7 @@ TEST_P(DeviceCodecsOn, DividedResidualsOfUnusedGradientsAreThoseOfTheHost) {
   }
 }
 
-// Gradients of so many elements, by the codec, of so many ranks.
+// Returns how `ranks` ranks exchange gradients of `elements` elements with `codec`.
 std::optional<CompressedExchange> exchange_of(
     const Codec& codec, std::size_t elements, int ranks,
     CompressedExchange wanted = CompressedExchange::gather) {
@@ -430,8 +431,8 @@ TEST(DeviceCompression, DividesWhereTheHostDoes) {
   EXPECT_EQ(exchange_of(*f16(), 100, 2), std::nullopt);
 }
 
-// What scripts/gpu_check.py starts, in two processes; with NCCL in one, as there: its double knows
-// no other processes.
+// Runs the program of scripts/gpu_check.py in two processes, or with NCCL in one, since its double
+// knows no other processes.
 class GpuRankProgram : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(, GpuRankProgram, ::testing::Values("stretto", "cuda", "nccl"));
 

@@ -9,7 +9,7 @@
 
 namespace stretto::testing {
 
-// Ranks with memory of the double's devices, all of which is gone at the end of a test.
+// Ranks with memory of the double's devices, none of which may be left at the end of a test.
 class DeviceMemory : public WithDouble {
  protected:
   void TearDown() override {
@@ -22,7 +22,7 @@ class DeviceMemory : public WithDouble {
   static DoubleRanks make(int size) { return DoubleRanks({.size = size, .maps_devices = true}); }
 };
 
-// The elements, for the host.
+// Returns where the host reaches the elements.
 inline float* reach(const Buffer<float>& buffer) {
   return reinterpret_cast<float*>(Double::get().reach(buffer.data()));
 }

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What is done by PyTorch's operators, here on the CPU, against the codecs; and, where there is a
-// GPU, by our kernels against these.
+// Compares extractions by PyTorch's operators, here on the CPU, with the codecs; and, if there is a
+// GPU, extractions by stretto's kernels with those on the CPU.
 
 #include "stretto/torch_device/device_extraction.h"
 
@@ -32,8 +32,8 @@ using Message = std::vector<std::byte>;
 
 constexpr codec::Position kPosition{.step = 3, .context_hash = 5};
 
-// Many equal, many zero, very great, of all magnitudes down to those that are denormal; some are no
-// numbers.
+// Draws many equal values, zeros, very great values, or all magnitudes down to denormals. Some are
+// infinity or NaN if not `are_finite`.
 Floats awkward_values(std::size_t count, bool are_finite, Random& random) {
   Floats values(count);
   const auto kind = random.below(4);
@@ -58,7 +58,7 @@ ConstByteSpan bytes_of(const torch::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-// Where the vector lies in another one.
+// Extracts from `values`, which begin at element `first` of a longer vector.
 PlacedExtract placed_extract(torch::Tensor& values, const codec::Extraction& how,
                              std::size_t first) {
   PlacedExtract placed = extract_from(values, how, first);
@@ -117,7 +117,7 @@ TEST_P(DeviceExtractions, MakeTheMessageAndTheResidualOfTheHost) {
     Message message(codec_.extract_bytes(count, extracted.elements));
     codec_.encode_extract(extract, count, kPosition, message);
     EXPECT_EQ(carry, expected_carry) << codec_.name() << " of " << count;
-    // Which of all NaN a NaN is, PyTorch's conversions choose.
+    // PyTorch's conversions choose the bits of NaN.
     if (are_finite) {
       EXPECT_EQ(message, expected) << codec_.name() << " of " << count;
     } else {
@@ -162,7 +162,7 @@ TEST(DeviceExtraction, IndicesOfAnotherRankStayInTheVector) {
 }
 
 bool has_gpu() {
-  // The linker leaves out what no function is called of.
+  // Otherwise the linker leaves the library out, because no function of it is called.
   (void)::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   return torch::cuda::is_available();
 }
@@ -176,7 +176,7 @@ class ExtractionsOnAGpu : public DeviceExtractions {
 };
 INSTANTIATE_TEST_SUITE_P(Of, ExtractionsOnAGpu, ::testing::ValuesIn(all_codecs()));
 
-// Vectors that begin where four values are one access to memory, and elsewhere.
+// Vectors begin at places where four values are one memory access, and elsewhere.
 TEST_P(ExtractionsOnAGpu, HaveTheBitsOfThoseOnTheCpu) {
   Random random(20);
   for (const std::size_t count : {1, 31, 257, 4095, 4096, 4097, 100'003, 3'000'001}) {
@@ -226,8 +226,8 @@ TEST_P(ExtractionsOnAGpu, DenormalsAreAddedAsOnTheCpu) {
   EXPECT_TRUE(torch::equal(sums_there.cpu(), sums));
 }
 
-// Every byte that is read or written counts. A third of a copy's speed is what no kernel should
-// miss.
+// Compares the bytes per second that kernels read and write with those of a copy. No kernel should
+// be slower than a third of that.
 class CodecKernelsOnAGpu : public ::testing::Test {
  protected:
   static constexpr std::int64_t kCount = std::int64_t{64} << 20;

@@ -3,12 +3,12 @@
 
 // A rank of a job on a device, for scripts/gpu_check.py:
 //   gpu_rank_program DEVICE [FEATURES [BYTES]|losses]
-// DEVICE is "cuda", or another that PyTorch knows; a layer of the model has so many features; the
-// largest buffers have so many bytes; with "losses" it trains the models of ./dev bench ddp
-// instead. Prints a line of JSON for each check, and ends with 1 and a line that begins with
-// "wrong" if one has failed. With the backend "nccl" or "cuda" it runs collectives, also on memory
-// that the communicator has made. Gradients are computed on the device twice: some are reduced
-// there, where the backend does that, the others on the host.
+// DEVICE is "cuda" or another device type of PyTorch. Layers of the model have FEATURES features,
+// and the largest buffers have BYTES bytes. With "losses", the program trains the models of
+// ./dev bench ddp instead. It prints a line of JSON for each check. If one fails, it exits with 1
+// and a line that begins with "wrong". With the backend "nccl" or "cuda" it runs collectives, also
+// on memory that the communicator has made. It computes gradients on the device twice, and reduces
+// them once on the device, if the backend does that, and once on the host.
 
 #include <dlfcn.h>
 
@@ -38,10 +38,10 @@ constexpr int kSteps = 8;
 
 struct Where {
   torch::Device device;
-  std::int64_t features;  // Of each layer, whose weight has so many times so many numbers.
+  std::int64_t features;  // Each layer's weight is `features` by `features`.
 };
 
-// Its parameters are made on the device, since not all have Module::to().
+// Its parameters are made on the device, since not all devices support Module::to().
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(const Where& where) {
     torch::manual_seed(1);
@@ -65,17 +65,18 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// The only wait for a device that all of PyTorch's have.
+// Waits for the device in the only way that works for all of PyTorch's devices.
 void wait_for(const torch::Tensor& tensor) { (void)tensor.flatten()[0].item<float>(); }
 
-// A model and what reduces its gradients.
+// A model and its DistributedDataParallel.
 class Trained {
  public:
   Trained(stretto::Communicator& communicator, const Where& where,
           stretto::DistributedDataParallelOptions options)
       : model_(where), ddp_(model_, communicator, std::move(options)) {}
 
-  // Returns the milliseconds of the backward pass, to the end of what the device does.
+  // Takes a step. Returns the milliseconds from the start of the backward pass to the end of its
+  // work on the device.
   double step(const torch::Tensor& batch) {
     ddp_.zero_grad();
     const torch::Tensor loss = ddp_.forward(batch);
@@ -104,7 +105,7 @@ struct Comparison {
   const char* name;
   stretto::DistributedDataParallelOptions on_device;
   stretto::DistributedDataParallelOptions on_host;
-  double allowed;  // Between gradients, which are about 1e-4.
+  double allowed;  // The allowed difference of gradients, which are about 1e-4.
 };
 
 void compare(stretto::Communicator& communicator, const Where& where, const Comparison& what) {
@@ -126,7 +127,8 @@ void compare(stretto::Communicator& communicator, const Where& where, const Comp
   if (!(distance <= what.allowed)) throw std::runtime_error(std::string(what.name) + " differs");
 }
 
-// A hook is handed over where the host is to do the same as the option codec does on the device.
+// A codec that is passed as a communication_hook compresses on the host; the option `codec`
+// compresses on the device.
 void compare_all(stretto::Communicator& communicator, const Where& where) {
   using namespace stretto;  // NOLINT: options.
   const auto by_host = [](std::shared_ptr<const Compressor> codec) {
@@ -160,7 +162,7 @@ stretto::View view_of(const torch::Tensor& tensor) {
           stretto::dtype_of_scalar_type(tensor.scalar_type()).value()};
 }
 
-// Where tensors of the device lie, for collectives.
+// Makes a tensor on the device for collectives.
 using MakeTensor = std::function<torch::Tensor(std::int64_t count, torch::ScalarType type)>;
 
 MakeTensor of_torch(torch::Device device) {
@@ -169,7 +171,7 @@ MakeTensor of_torch(torch::Device device) {
   };
 }
 
-// In memory that the communicator makes.
+// Makes tensors in memory of the communicator.
 MakeTensor of_communicator(stretto::Communicator& communicator, torch::Device device) {
   return [&communicator, device](std::int64_t count, torch::ScalarType type) {
     const auto bytes = static_cast<std::size_t>(count) * c10::elementSize(type);
@@ -213,7 +215,8 @@ void try_collectives(stretto::Communicator& communicator, const MakeTensor& make
   stretto::testing::say_passed(name, communicator);
 }
 
-// Three times what is given is summed up whenever a graph is launched; what is beside it stays so.
+// Whenever the graph is launched, it sums up three times `given`. What it does beside the
+// collective must stay beside it.
 void launch_graphs(stretto::Communicator& communicator, const MakeTensor& make,
                    torch::Device device) {
   constexpr int kLaunches = 10;
@@ -245,7 +248,7 @@ void launch_graphs(stretto::Communicator& communicator, const MakeTensor& make,
   stretto::testing::say_passed("collectives in a graph", communicator);
 }
 
-// Every collective, also with unequal shares and on lists.
+// Runs every collective, also with unequal shares and with lists.
 void compare_with_host(stretto::Communicator& communicator) {
   const std::string driver = stretto::process_environment().get("STRETTO_CUDA_DRIVER").value_or("");
   const std::string found = stretto::testing::difference_on_device(communicator, driver);
@@ -253,8 +256,9 @@ void compare_with_host(stretto::Communicator& communicator) {
   stretto::testing::say_passed("bits of the host, all collectives", communicator);
 }
 
-// Sums, also of products, and maxima of what is the same on the device and on the host, of every
-// dtype that PyTorch has random numbers of. Those of our own schedules have the same bits.
+// Compares sums, sums of products and maxima of the same values on the device and on the host, for
+// every dtype of which PyTorch has random numbers. With stretto's own schedules they have the same
+// bits.
 void compare_dtypes_with_host(stretto::Communicator& communicator, const MakeTensor& make) {
   constexpr std::pair<stretto::ReduceOp, double> kReductions[] = {
       {stretto::ReduceOp::sum, 1}, {stretto::ReduceOp::max, 1}, {stretto::ReduceOp::sum, 0.3}};
@@ -278,7 +282,7 @@ void compare_dtypes_with_host(stretto::Communicator& communicator, const MakeTen
   stretto::testing::say_passed("bits of the host, all dtypes", communicator);
 }
 
-// Of parameters on the device, all at once.
+// Averages all parameters on the device at once.
 void average_parameters(stretto::Communicator& communicator, const Where& where) {
   Net model(where);
   const torch::NoGradGuard no_grad;
@@ -291,8 +295,8 @@ void average_parameters(stretto::Communicator& communicator, const Where& where)
   stretto::testing::say_passed("averages of parameters", communicator);
 }
 
-// What ranks have freed is there again, though others had mapped it: two of them take more of it,
-// one buffer after the other, than a GPU has.
+// Memory that ranks have freed must be available again, although others had mapped it: two ranks
+// take more than a GPU has, one buffer after the other.
 void use_much_memory(stretto::Communicator& communicator, const MakeTensor& make,
                      std::int64_t count) {
   constexpr int kTimes = 8;
@@ -307,7 +311,7 @@ void use_much_memory(stretto::Communicator& communicator, const MakeTensor& make
       static_cast<double>(kTimes * count) * sizeof(float) / (1 << 30));
 }
 
-// The floor of an all_reduce is a copy of as much on the device.
+// An all_reduce cannot be faster than a copy of as many bytes on the device, which is timed, too.
 void time_all_reduce(stretto::Communicator& communicator, const MakeTensor& make,
                      std::int64_t count) {
   const torch::Tensor data = make(count, torch::kFloat), copy = make(count, torch::kFloat);
@@ -333,11 +337,11 @@ void time_all_reduce(stretto::Communicator& communicator, const MakeTensor& make
       all_reduce_ms, copy_ms);
 }
 
-// The last rank ends without a word, as if it had been killed.
+// The last rank exits without notice, as if it had been killed.
 void survive_a_death(stretto::Communicator& communicator, const MakeTensor& make) {
   const torch::Tensor data = make(1 << 20, torch::kFloat);
   const int last = communicator.size() - 1;
-  // Others may still be in it when the last rank is gone.
+  // Other ranks may still be in the barrier when the last rank is gone.
   stretto::Work met = communicator.barrier();
   if (communicator.rank().value() == last) {
     met.wait();
@@ -357,7 +361,7 @@ void survive_a_death(stretto::Communicator& communicator, const MakeTensor& make
   }
 }
 
-// `many` elements are in the largest buffers.
+// The largest buffers have `many` elements.
 void check_all(stretto::Communicator& communicator, torch::Device device, std::int64_t features,
                std::int64_t many) {
   const bool maps_devices = communicator.device() && communicator.maps_devices();
@@ -381,7 +385,7 @@ void check_all(stretto::Communicator& communicator, torch::Device device, std::i
     if (maps_devices) use_much_memory(communicator, make, many);
   }
   average_parameters(communicator, {device, features});
-  if (device.is_cuda()) {  // Mocks lack Module::to(); what they can do is in training_test.cc.
+  if (device.is_cuda()) {  // Mocks lack Module::to(); see training_test.cc.
     stretto::testing::check_sync_batch_norm(communicator, device);
     stretto::testing::check_sharded_optimizer(communicator, device);
     stretto::testing::check_saved_state(communicator, device);
@@ -393,7 +397,7 @@ void check_all(stretto::Communicator& communicator, torch::Device device, std::i
 }
 
 void run(const std::string& name, const std::string& what, const std::string& bytes) {
-  // The linker leaves out what no function is called of.
+  // Otherwise the linker leaves the library out, because no function of it is called.
   if (name == "cuda") (void)::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   const auto communicator = stretto::join();
   const auto number = communicator->device().value_or(0);

@@ -7,7 +7,7 @@
 
 namespace stretto::testing {
 
-// The greater one, or NaN if one of them is: std::max() would let it go.
+// Returns the greater number, or NaN if one of them is NaN, which std::max() would ignore.
 inline double greater(double one, double other) {
   return std::isnan(other) || other > one ? other : one;
 }

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Lists of buffers in memory of a device that all ranks of the host have mapped.
+// Lists of buffers in device memory that all ranks of the host have mapped.
 
 #include <gtest/gtest.h>
 
@@ -39,7 +39,8 @@ TEST_F(DeviceMemory, ListsThatLieOneBehindTheOtherAreOneBuffer) {
     EXPECT_EQ(reach(own)[1], rank.rank() == 0 ? 2 : 4);
     rank.all_reduce_coalesced(std::array{part(2), part(4)}).wait();
     EXPECT_EQ(reach(all)[4], 4);
-    // As one buffer, a rank's own input would be written to before the other has read it.
+    // If the list were one buffer, a rank's input would be overwritten before the other rank has
+    // read it.
     reach(all)[1] = rank.rank() == 0 ? 8 : 9;
     reach(all)[2] = 7;
     rank.all_gather_list(part(1), std::array{part(0), part(2)}).wait();
@@ -47,7 +48,7 @@ TEST_F(DeviceMemory, ListsThatLieOneBehindTheOtherAreOneBuffer) {
   });
 }
 
-// What is copied to one piece and back is late, too.
+// The copies to one buffer and back are late, too.
 TEST_F(DeviceMemory, LateKernelsOfListsAreWaitedFor) {
   DoubleRanks ranks = make(2);
   Double::get().change([](Control& control) { control.holds_kernels = true; });

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Our schedules on memory of a device that all ranks of the host have mapped. The device is a
-// double's (tests/support/fake_nccl): nothing here has run on one.
+// stretto's schedules on device memory that all ranks of the host have mapped. The device is a
+// double (tests/support/fake_nccl).
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -32,18 +32,18 @@ namespace {
 using std::chrono::milliseconds;
 using Control = fake_nccl::Control;
 
-// As a program does, on the default stream.
+// Copies on the default stream, as a program does.
 void begin_copy(const Communicator& rank, const Buffer<float>& from, const Buffer<float>& to) {
   Double::get().enqueue(*rank.device(), nullptr, [a = reach(from), b = reach(to), n = from.size()] {
     std::copy_n(a, n, b);
   });
 }
 
-// What holds for kernels of ours on memory that ranks have mapped, and for NCCL.
+// Holds for stretto's kernels on memory that ranks have mapped, and for NCCL.
 class DeviceMemoryOnBothBackends : public DeviceMemory, public ::testing::WithParamInterface<bool> {
  protected:
   static DoubleRanks make() { return DoubleRanks({.maps_devices = GetParam()}); }
-  // NCCL takes memory of others, too.
+  // NCCL also accepts memory that the communicator has not made.
   static View given(const Communicator& rank, const Buffer<float>& made) {
     return GetParam() ? as_output(made.span()) : on_device(rank, made.size());
   }
@@ -52,7 +52,7 @@ class DeviceMemoryOnBothBackends : public DeviceMemory, public ::testing::WithPa
 INSTANTIATE_TEST_SUITE_P(, DeviceMemoryOnBothBackends, ::testing::Bool(),
                          [](const auto& maps) { return maps.param ? "kernels" : "nccl"; });
 
-// So many ranks on so many devices.
+// Parameters: the numbers of ranks and of devices.
 class DeviceMemoryOf : public DeviceMemory,
                        public ::testing::WithParamInterface<std::tuple<int, int>> {};
 INSTANTIATE_TEST_SUITE_P(, DeviceMemoryOf,
@@ -111,11 +111,11 @@ TEST_P(DeviceMemoryOnBothBackends, WhatTheProgramHasBegunIsWaitedFor) {
     const auto from = rank.allocate<float>(1000, rank.device());
     const auto data = rank.allocate<float>(1000, rank.device());
     std::fill_n(reach(from), 1000, 1.0f);
-    rank.barrier().wait();  // allocate() waits for all streams of the double: both are behind it.
+    rank.barrier().wait();  // allocate() waits for all streams of the double: both have.
     if (rank.rank() == 1) Double::get().delay_program(*rank.device(), milliseconds(200));
     begin_copy(rank, from, data);
     rank.all_reduce(data.span()).wait();
-    // Each rank reduces a half of what both have.
+    // Each rank reduces half of the elements of both.
     EXPECT_EQ(std::vector<float>(reach(data), reach(data) + 1000), std::vector<float>(1000, 2.0f));
   });
 }
@@ -134,7 +134,7 @@ TEST_F(DeviceMemory, IsNotFreedBeforeTheProgramIsDoneWithIt) {
   });
 }
 
-// Nothing is told to others as done that a kernel has still to do.
+// No rank is told that an operation is done before its kernels have ended.
 TEST_F(DeviceMemory, LateKernelsAreWaitedForByAllRanks) {
   DoubleRanks ranks = make(3);
   std::atomic<int> ended{0};
@@ -155,8 +155,8 @@ TEST_F(DeviceMemory, LateKernelsAreWaitedForByAllRanks) {
   lets_go.join();
 }
 
-// The program may capture what it computes while operations are in flight, and goes on after one
-// that was refused.
+// The program may capture its own work while operations are in flight. After one is refused, it
+// goes on.
 TEST_P(DeviceMemoryOnBothBackends, GraphThatIsCapturedIsNotSpoiledByOperations) {
   DoubleRanks ranks = make();
   Double::get().change([](Control& control) { control.holds_kernels = control.stalls = true; });
@@ -184,7 +184,7 @@ TEST_P(DeviceMemoryOnBothBackends, GraphThatIsCapturedIsNotSpoiledByOperations) 
     };
     const auto before = bytes_and_blocks();
     rank.barrier().wait();
-    freed = {};  // It is there until the device can be waited for.
+    freed = {};  // It is freed once the device can be waited for.
     rank.barrier().wait();
     EXPECT_EQ(bytes_and_blocks(), before);
     EXPECT_LE(Double::get().control().launches, 2);
@@ -213,7 +213,7 @@ TEST_F(DeviceMemory, KernelsThatFailFailTheGroupWithWhatTheDriverSays) {
 TEST_F(DeviceMemory, NobodyIsToldOfWhatAStreamHasFailedToDo) {
   DoubleRanks ranks = make(2);
   Double::get().change([](Control& control) { control.holds_kernels = true; });
-  // When all have begun their kernels, which are their last.
+  // All ranks have begun their last kernels.
   OnceTrue breaks([] { return Double::get().control().kernels >= 2; },
                   [] {
                     Double::get().change([](Control& control) {
@@ -229,8 +229,8 @@ TEST_F(DeviceMemory, NobodyIsToldOfWhatAStreamHasFailedToDo) {
   breaks.join();
 }
 
-// A kernel of the program that has failed, say: the device then says so to everything. Nor is its
-// memory taken for the host's, which the host would touch.
+// For example, a kernel of the program has failed: the device then returns the error to all calls.
+// The memory must not be taken for host memory, which the host would access.
 TEST_P(DeviceMemoryOnBothBackends, ADeviceThatHasFailedIsToldInItsWords) {
   DoubleRanks ranks = make();
   ranks.on_all([](Communicator& rank) {
@@ -304,13 +304,14 @@ TEST_F(DeviceMemory, WhatCannotBeIsRefusedWithASentence) {
   });
 }
 
-// The buffers are the program's as soon as the time is up: nothing of the operation is there yet.
+// The buffers belong to the program when the time is up, because nothing of the operation has begun
+// on the device.
 TEST_F(DeviceMemory, TimeIsUpForWhatTheProgramNeverLetsBegin) {
   DoubleRanks ranks = make(2);
   std::promise<void> goes_on;
   ranks.on_all([&](Communicator& rank) {
     const auto data = rank.allocate<float>(8, rank.device());
-    rank.barrier().wait();  // allocate() waits for all streams of the double: both are behind it.
+    rank.barrier().wait();  // allocate() waits for all streams of the double: both have.
     if (rank.rank() == 0) {
       const auto waits_for = goes_on.get_future().share();
       Double::get().enqueue(*rank.device(), nullptr, [waits_for] { waits_for.wait(); });
@@ -324,7 +325,8 @@ TEST_F(DeviceMemory, TimeIsUpForWhatTheProgramNeverLetsBegin) {
   });
 }
 
-// The first group goes by how many events operations need that are in flight together.
+// The first group makes as many events as the operations in flight together need; further calls
+// must leave no more behind.
 TEST_F(DeviceMemory, CallsThatNeverBeginLeaveNoEventBehind) {
   DoubleRanks ranks = make(2);
   std::atomic<bool> told{false};
@@ -352,7 +354,7 @@ TEST_F(DeviceMemory, CallsThatNeverBeginLeaveNoEventBehind) {
   });
 }
 
-// Which pairs of ranks know alone; told by all, as it is by messages.
+// Only pairs of ranks know these counts, but all ranks are told, as with messages.
 TEST_F(DeviceMemory, CountsThatDifferBetweenTwoRanksAreToldByAll) {
   DoubleRanks ranks = make(3);
   ranks.on_all([](Communicator& rank) {
@@ -370,7 +372,8 @@ TEST_F(DeviceMemory, CountsThatDifferBetweenTwoRanksAreToldByAll) {
   });
 }
 
-// By its empty buffers a rank tells where the others' lie: these have no address.
+// A rank with only empty buffers derives from them where the other ranks' buffers lie. Here they
+// have no address.
 TEST_F(DeviceMemory, RankThatHasNothingAnywhereIsFoundOut) {
   DoubleRanks ranks = make(2);
   ranks.on_all([](Communicator& rank) {
@@ -457,7 +460,7 @@ TEST_F(DeviceMemory, TooMuchIsToldWithRankAndCause) {
   DoubleRanks ranks = make(2);
   Double::get().change([](Control& control) { control.exportable_bytes = 1 << 20; });
   ranks.on_all([](Communicator& rank) {
-    const auto group = rank.new_group({1, 0});  // In which it has another number.
+    const auto group = rank.new_group({1, 0});  // The rank has another number in it.
     if (rank.rank() == 1) return;
     expect_contains(
         error_of<OutOfMemory>([&] { (void)group->allocate<float>(1 << 20, rank.device()); }),
@@ -465,7 +468,8 @@ TEST_F(DeviceMemory, TooMuchIsToldWithRankAndCause) {
   });
 }
 
-// The owner may free it when its operation has ended; others let it go when they hear of it.
+// The owner may free the memory when its operation has ended; others unmap it when they hear of
+// that.
 TEST_F(DeviceMemory, IsFreedWhileOthersGoOn) {
   DoubleRanks ranks = make(2);
   ranks.on_all([](Communicator& rank) {

@@ -13,8 +13,8 @@
 
 namespace stretto::testing {
 
-// By what operations of ranks run whose tensors are on a double's devices: stretto's schedules, on
-// memory of the host, or on the device, by the double of NCCL or our kernels.
+// What runs the operations of ranks whose tensors are on a double's devices: stretto's schedules on
+// host memory, or, on the device, the double of NCCL or stretto's kernels.
 enum class By { schedules, nccl, kernels };
 
 inline std::string name_of(const ::testing::TestParamInfo<By>& by) {
@@ -23,7 +23,7 @@ inline std::string name_of(const ::testing::TestParamInfo<By>& by) {
 }
 inline auto all_ways() { return ::testing::Values(By::schedules, By::nccl, By::kernels); }
 
-// With the doubles of a device and of its libraries, as they are at first.
+// Resets the doubles of a device and of its libraries.
 class OnDoubles : public WithDouble {
  protected:
   void SetUp() override { load_fake_device(); }
@@ -38,7 +38,8 @@ class OnDoubles : public WithDouble {
 
 class OnDevices : public OnDoubles, public ::testing::WithParamInterface<By> {
  protected:
-  // Not for schedules. Machines with GPUs have more cores than ranks.
+  // Not for By::schedules. Ranks have progress threads, since machines with GPUs have more cores
+  // than ranks.
   static DoubleRanks make(int size = kRanks) {
     return DoubleRanks({.size = size,
                         .maps_devices = GetParam() == By::kernels,

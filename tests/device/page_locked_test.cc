@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory of the host that is locked for devices, on the double of their driver.
+// Host memory that is page-locked for devices, on the double of their driver.
 
 #include "stretto/communicator/page_locked.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kBytes = 5000;
 
-// Which is told how many pieces were locked when it was freed.
+// Allocates host memory; when it is freed, `locked_at_its_end` gets the number of locked pieces.
 Memory memory_of_the_host(int* locked_at_its_end = nullptr) {
   const auto free = [=](std::byte* data) {
     if (locked_at_its_end != nullptr) {

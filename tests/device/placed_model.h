@@ -9,27 +9,27 @@
 
 #include "tests/support/torch_models.h"
 
-// A model on the double of a device (tests/support/fake_device).
+// Models on the double of a device (tests/support/fake_device).
 namespace stretto::testing {
 
-// Lets PyTorch have the device, whose streams are up to 2 ms late.
+// Registers the device with PyTorch. Its streams are up to 2 ms late.
 void load_fake_device();
-// Each rank has a device of its own, since autograd has a thread for each. Loads it.
+// Loads the device and returns the rank's own one, since autograd has one thread per device.
 torch::Device device_of(const Communicator& communicator);
-// As the calling thread's current one.
+// Makes a stream the calling thread's current one.
 void use_new_stream(torch::Device device);
 void use_default_stream(torch::Device device);
-// The devices that have got a context, bit by bit, since this was asked last, because they were a
-// thread's current one while an event of another device was used.
+// Returns the devices, one bit each, that have got a context since the last call because they were
+// a thread's current one while an event of another device was used.
 unsigned devices_come_back_to();
-// Until all that is on the calling thread's current stream has been done.
+// Waits for all work on the calling thread's current stream.
 void synchronize(torch::Device device);
 
 inline torch::Tensor random(std::uint64_t seed, torch::IntArrayRef shape, torch::Device device) {
   return with_seed(seed, [&] { return torch::randn(shape); }).to(device);
 }
 
-// Two layers, of which the second may be left out, and a factor that is a buffer.
+// Two layers, of which forward() may leave out the second, and a factor that is a buffer.
 struct PlacedImpl : torch::nn::Module {
   PlacedImpl(torch::Device device, std::uint64_t seed)
       : first(register_parameter("first", random(seed, {4, kInputs}, device))),

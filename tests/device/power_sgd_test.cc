@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// PowerSGD of gradients on a device, which is a double's: nearly what the host makes of them, and
-// the same on all ranks.
+// PowerSGD of gradients on a device, which is a double: they are nearly the host's, and the same on
+// all ranks.
 
 #include <bit>
 #include <cmath>
@@ -29,7 +29,8 @@ using namespace testing;  // NOLINT: the models of tests/support.
 class DeviceFactors : public OnDevices {};
 INSTANTIATE_TEST_SUITE_P(, DeviceFactors, all_ways(), name_of);
 
-// Parameters of one dimension, 37 rows of 37, the last of which is shorter, are seen as a matrix.
+// A parameter of one dimension is treated as a matrix of 37 rows of 37 elements, of which the last
+// row is shorter.
 constexpr std::int64_t kVector = 37 * 36 + 30;
 
 struct FactoredImpl : torch::nn::Module {
@@ -44,14 +45,14 @@ struct FactoredImpl : torch::nn::Module {
 };
 TORCH_MODULE(Factored);
 
-// Whose gradients are nearly the host's, and the same on all ranks.
+// Twins whose gradients are nearly the host's, and the same on all ranks.
 class FactoredTwins final : public Twins<Factored> {
  public:
   FactoredTwins(Communicator& communicator, const DistributedDataParallelOptions& options)
       : Twins(communicator, options, Factored(torch::kCPU), Factored(device_of(communicator))),
         communicator_(communicator) {}
 
-  // What the next step finds there, unless it begins with zeros.
+  // Sets gradients to infinity. The next step finds that, unless it begins with zeros.
   void spoil_gradients() {
     here_->wide->second.mutable_grad().fill_(std::numeric_limits<float>::infinity());
     there_->wide->second.mutable_grad().fill_(std::numeric_limits<float>::infinity());
@@ -61,7 +62,7 @@ class FactoredTwins final : public Twins<Factored> {
   std::pair<double, double> tolerances(std::size_t, const torch::Tensor& expected) override {
     return {0, 2e-4 * expected.nan_to_num(0, 0, 0).abs().max().item<double>()};
   }
-  // Where all ranks have one.
+  // Compares the gradient between ranks, if all ranks have one.
   void look_at(std::size_t, const torch::Tensor& gradient) override {
     std::vector<std::int32_t> is_everywhere = {gradient.defined() ? 1 : 0};
     communicator_.all_reduce(is_everywhere, {.op = ReduceOp::min}).wait();
@@ -94,7 +95,7 @@ TEST_P(DeviceFactors, AreNearlyThoseOfTheHost) {
         EXPECT_EQ(twins.there().received_bytes, twins.here().received_bytes);
         EXPECT_EQ(twins.there().elements, twins.here().elements);
         EXPECT_EQ(twins.there().buckets, twins.here().buckets);
-        EXPECT_GE(Double::get().control().locked_pieces, 1);  // Where factors go.
+        EXPECT_GE(Double::get().control().locked_pieces, 1);  // For factors.
       });
     }
   }
@@ -113,7 +114,7 @@ TEST_P(DeviceFactors, OfWhatARankDoesNotUseAreKept) {
   });
 }
 
-// All say so, and begin anew together.
+// All ranks see infinity, and begin anew together.
 TEST_P(DeviceFactors, InfinityIsSentAndNotKept) {
   on_ranks(kRanks, [](Communicator& communicator) {
     FactoredTwins twins(communicator, {.codec = power_sgd()});
@@ -125,7 +126,7 @@ TEST_P(DeviceFactors, InfinityIsSentAndNotKept) {
   });
 }
 
-// A gradient that nobody computes, in which one rank has infinity of before.
+// No rank computes the gradient, and one rank still has infinity in it.
 TEST_P(DeviceFactors, InfinityThatNobodyAddsToTakesNoResidual) {
   on_ranks(kRanks, [](Communicator& communicator) {
     FactoredTwins twins(communicator, {.find_unused_parameters = true, .codec = power_sgd()});
@@ -138,7 +139,7 @@ TEST_P(DeviceFactors, InfinityThatNobodyAddsToTakesNoResidual) {
   });
 }
 
-// Zero has no factors; what comes later has.
+// A gradient of zeros has no factors, but later gradients have.
 TEST_P(DeviceFactors, OfNothingAreFoundLater) {
   on_ranks(kRanks, [](Communicator& communicator) {
     FactoredTwins twins(communicator, {.codec = power_sgd()});
@@ -148,7 +149,8 @@ TEST_P(DeviceFactors, OfNothingAreFoundLater) {
   });
 }
 
-// One gradient, by the exchange alone: what comes of so many elements of `value` on each rank.
+// Runs the exchange alone with one gradient, of which each rank has `kElements` elements of
+// `value`.
 class OneGradient {
  public:
   static constexpr std::size_t kRows = 16, kColumns = 8, kElements = kRows * kColumns;
@@ -185,7 +187,7 @@ class OneGradient {
   std::unique_ptr<ddp::ExtractExchange> exchange_;
 };
 
-// Left factors that are zero, and gradients that are not.
+// The left factors are zero, although the gradient is not.
 TEST_P(DeviceFactors, ThatDoNotSeeAGradientAreDrawnAnew) {
   on_ranks(kRanks, [](Communicator& communicator) {
     OneGradient gradient(communicator, 1, 0);
@@ -199,14 +201,14 @@ TEST_P(DeviceFactors, ThatDoNotSeeAGradientAreDrawnAnew) {
 TEST_P(DeviceFactors, AreMultipliedInF32WhateverSurroundsBackward) {
   on_ranks(kRanks, [](Communicator& communicator) {
     OneGradient gradient(communicator, 1, 0.3f);
-    at::autocast::set_autocast_enabled(at::kPrivateUse1, true);  // Of this thread.
+    at::autocast::set_autocast_enabled(at::kPrivateUse1, true);  // On this thread.
     const torch::Tensor result = gradient.step(0.7f);
     at::autocast::set_autocast_enabled(at::kPrivateUse1, false);
     EXPECT_TRUE(torch::allclose(result, torch::full({OneGradient::kElements}, 0.7f)));
   });
 }
 
-// Factors that are finite, of a product that may not be.
+// The factors are finite, but their product may not be.
 TEST_P(DeviceFactors, ThatAreTooGreatToBeMultipliedAreSeen) {
   on_ranks(kRanks, [](Communicator& communicator) {
     OneGradient gradient(communicator, 2, 1e-3f);

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// DistributedDataParallel with parameters on a device, which here is a double's (fake_device): the
-// host cannot touch its memory, and its streams are late. No GPU is in these tests.
+// DistributedDataParallel with parameters on a device, which is a double (fake_device): the host
+// cannot touch its memory, and its streams are late. No test here uses a GPU.
 
 #include <algorithm>
 #include <optional>
@@ -26,7 +26,7 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support.
 
-// Gradients are reduced in buckets of the host, or on the device, in buckets there.
+// Gradients are reduced in buckets on the host or on the device.
 class DeviceDouble : public OnDevices {
  protected:
   void TearDown() override {
@@ -46,7 +46,7 @@ TEST_P(DeviceDouble, ReplicasStepLikeOneProcess) {
     const int rank = communicator.rank().value();
     const torch::Device device = device_of(communicator);
     Placed reference(torch::kCPU, 1);
-    Placed model(device, static_cast<std::uint64_t>(rank) * 10 + 1);  // Rank 0's become all's.
+    Placed model(device, static_cast<std::uint64_t>(rank) * 10 + 1);  // All get rank 0's.
     DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {64}});
     expect_same_parameters(model, reference);
     torch::optim::SGD alone(reference->parameters(), 0.1);
@@ -66,7 +66,8 @@ TEST_P(DeviceDouble, ReplicasStepLikeOneProcess) {
   });
 }
 
-// Gradients of two passes are added before they are reduced; those of a third to the reduced ones.
+// The gradients of two passes are added before they are reduced, and those of a third pass are
+// added to the reduced ones.
 TEST_P(DeviceDouble, GradientsAccumulate) {
   on_ranks([](Communicator& communicator) {
     const int rank = communicator.rank().value();
@@ -105,7 +106,7 @@ TEST_P(DeviceDouble, WhatOneRankDoesNotUseHasTheMeanAndWhatNoneUsesHasNone) {
   });
 }
 
-// Rank r has r + 1 batches; where it has none left, its buckets are zeros.
+// Rank r has r + 1 batches. When a rank has none left, its buckets are zeros.
 TEST_P(DeviceDouble, RanksWithFewerBatchesFollowTheOthers) {
   on_ranks([](Communicator& communicator) {
     const int rank = communicator.rank().value();
@@ -122,7 +123,7 @@ TEST_P(DeviceDouble, RanksWithFewerBatchesFollowTheOthers) {
     Placed model(device, 1);
     DistributedDataParallel ddp(model, communicator);
     torch::optim::SGD together(model->parameters(), 0.1);
-    // What the program names for operations of its own is of no account where ranks follow others.
+    // The stream that a program names for its own operations is ignored while ranks follow others.
     const StreamGuard other(new_stream(device).native_handle());
     ddp.join([&] {
       for (int step = 0; step <= rank; ++step) {
@@ -158,14 +159,14 @@ TEST_P(DeviceDouble, GradientsOfFrozenParametersStay) {
   });
 }
 
-// Programs that compute on streams of their own; buckets are formed anew in between.
+// Programs compute on streams of their own, and buckets are formed anew in between.
 TEST_P(DeviceDouble, StreamsOfTheProgramAreWaitedForAndWait) {
   on_ranks([](Communicator& communicator) {
     const int rank = communicator.rank().value();
     const torch::Device device = device_of(communicator);
     Placed reference(torch::kCPU, 1);
     Placed model(device, 1);
-    (void)model->second.cpu();  // Made on the default stream.
+    (void)model->second.cpu();  // It was made on the default stream.
     use_new_stream(device);
     DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {64}});
     for (int step = 0; step < 6; ++step) {
@@ -178,7 +179,7 @@ TEST_P(DeviceDouble, StreamsOfTheProgramAreWaitedForAndWait) {
   });
 }
 
-// Two branches, each computed on a stream of its own.
+// Two branches, each of which is computed on its own stream.
 struct BranchedImpl : torch::nn::Module {
   explicit BranchedImpl(torch::Device device)
       : quick(register_parameter("quick", random(1, {4, kInputs}, device))),
@@ -200,7 +201,7 @@ struct BranchedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Branched);
 
-// One of them writes its gradient when that of the other has long filled the bucket.
+// One branch writes its gradient long after that of the other has arrived in the bucket.
 TEST_P(DeviceDouble, HalvedGradientsAreThoseOfAllStreams) {
   on_ranks([](Communicator& communicator) {
     const int rank = communicator.rank().value();
@@ -240,7 +241,7 @@ TEST_P(DeviceDouble, BuffersAreThoseOfRankZero) {
 
 class DeviceReplica : public OnDoubles {};
 
-// The exception leaves backward() before autograd's thread of the device has cleaned up.
+// The exception leaves backward() before autograd's thread for the device has cleaned up.
 TEST_F(DeviceReplica, MayEndRightAfterAPassThatHasFailed) {
   for (int attempt = 0; attempt < 30; ++attempt) {
     run_ranks(1, [&](Communicator& communicator) {
@@ -274,7 +275,7 @@ TEST_F(DeviceReplica, ParametersOnADeviceAreAveragedOnePartitionAfterTheOther) {
   });
 }
 
-// Three layers, between which activations travel.
+// Three layers on different devices, between which activations travel.
 struct SpreadImpl : torch::nn::Module {
   SpreadImpl(torch::Device one, torch::Device two)
       : first(register_parameter("first", random(1, {4, kInputs}, one))),
@@ -324,7 +325,7 @@ TEST_F(DeviceReplica, AModuleMayBeOnSeveralDevicesOfWhichEachHasBucketsOfItsOwn)
   DoubleRanks({.size = kRanks}).on_all(expect_spread_model_steps_like_one_process);
 }
 
-// The threads of ranks begin with device 0, as those of programs do.
+// The threads of ranks begin with device 0, like those of programs.
 TEST_F(DeviceReplica, TakesNoDeviceButThatOfItsParameters) {
   (void)devices_come_back_to();
   for (const auto& codec : {std::shared_ptr<const Codec>(), int8()}) {

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Buckets of a device that go to the host by slices, where the communicator reaches no device, on
-// the double of one (fake_device), whose copies are late.
+// Buckets of a device that go to the host in slices, because the communicator reaches no device.
+// The device is a double (fake_device), whose copies are late.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -23,8 +23,8 @@ using namespace testing;  // NOLINT: the models of tests/support.
 
 class StagedBuckets : public OnDoubles {};
 
-// Gradients are ramps, times what forward() is given, and are made in the order of registration, so
-// that buckets are formed anew, the first of them much longer. The double has little memory.
+// The gradients are ramps, times the input of forward(), and are made in the order of registration.
+// So buckets are formed anew, and the first becomes much longer. The double has little memory.
 struct LongImpl : torch::nn::Module {
   explicit LongImpl(torch::Device device) {
     for (const std::int64_t count : {(1 << 20) + 5, 5, 1 << 10}) {
@@ -59,7 +59,7 @@ TEST_F(StagedBuckets, OfSeveralSlicesAndFormedAnewHoldTheSums) {
   });
 }
 
-// With slices on their way to the host, and others in reductions.
+// At that time, slices are on their way to the host, and others are being reduced.
 TEST_F(StagedBuckets, AFailureInTheMiddleOfAPassEndsItOnAllRanks) {
   for (int attempt = 0; attempt < 5; ++attempt) {
     run_ranks(kRanks, [](Communicator& communicator, int rank) {

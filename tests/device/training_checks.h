@@ -17,8 +17,8 @@
 #include "stretto/torch.h"
 #include "tests/device/greater.h"
 
-// What surrounds gradients in training on a GPU, which gpu_rank_program checks: each function
-// prints a line of JSON, or throws.
+// Parts of training on a GPU besides gradients, which gpu_rank_program checks. Each function prints
+// a line of JSON, or throws.
 namespace stretto::testing {
 
 inline void say_passed(const char* check, const Communicator& communicator) {
@@ -34,7 +34,7 @@ inline torch::nn::Sequential dropping_net(torch::Device device, std::uint64_t se
   return net;
 }
 
-// The same on all devices: batches of the host.
+// Draws a batch on the host, so that it is the same for all devices.
 inline torch::Tensor batch_for(int step, int rank, torch::Device device) {
   torch::manual_seed(static_cast<std::uint64_t>(1000 * step + rank));
   return torch::randn({32, 256}).to(device);
@@ -48,7 +48,7 @@ inline void expect_bits(const char* what, const std::vector<torch::Tensor>& foun
   }
 }
 
-// Against the layer of PyTorch on the CPU, which sees all ranks' images.
+// Compares with PyTorch's layer on the CPU, which sees all ranks' images.
 inline void check_sync_batch_norm(Communicator& communicator, torch::Device device) {
   const int rank = communicator.rank().value(), ranks = communicator.size();
   torch::nn::BatchNorm2d reference(16);
@@ -77,7 +77,7 @@ inline void check_sync_batch_norm(Communicator& communicator, torch::Device devi
   if (!(greatest < 1e-4)) throw std::runtime_error("SyncBatchNorm differs");
 }
 
-// Against the same optimizer that steps everything.
+// Compares with the same optimizer without shards.
 inline void check_sharded_optimizer(Communicator& communicator, torch::Device device) {
   const auto own = dropping_net(device, 1), twin = dropping_net(device, 1);
   torch::optim::Adam optimizer(own->parameters(), 1e-2), whole(twin->parameters(), 1e-2);
@@ -98,7 +98,8 @@ inline void check_sharded_optimizer(Communicator& communicator, torch::Device de
   say_passed("ShardedOptimizer", communicator);
 }
 
-// After steps `first` to 5; saved after step 2, and loaded before step 3.
+// Returns the parameters after steps `first` to 5. Saves the state after step 2 if `first` is 0;
+// otherwise loads it before the first step.
 inline std::vector<torch::Tensor> train(Communicator& communicator, torch::Device device, int first,
                                         const std::string& path) {
   const auto net = dropping_net(device, first == 0 ? 1 : 2);
@@ -107,7 +108,7 @@ inline std::vector<torch::Tensor> train(Communicator& communicator, torch::Devic
   if (first > 0) ddp.load_state(path, optimizer);
   for (int step = first; step < 6; ++step) {
     optimizer.zero_grad();
-    // The random numbers of dropout go on, whatever makes batches.
+    // The random numbers of dropout must not depend on how batches are drawn.
     at::Generator generator = at::globalContext().defaultGenerator(device);
     const torch::Tensor drawn = generator.get_state();
     const torch::Tensor batch = batch_for(step, communicator.rank().value(), device);
@@ -122,7 +123,7 @@ inline std::vector<torch::Tensor> train(Communicator& communicator, torch::Devic
 }
 
 inline void check_saved_state(Communicator& communicator, torch::Device device) {
-  // All ranks have one launcher.
+  // All ranks have the same launcher.
   const std::string path =
       std::filesystem::temp_directory_path() / ("gpu_rank_program." + std::to_string(::getppid()));
   const auto expected = train(communicator, device, 0, path);
@@ -131,9 +132,9 @@ inline void check_saved_state(Communicator& communicator, torch::Device device) 
   say_passed("a state that is saved and loaded", communicator);
 }
 
-// The three models of ./dev bench ddp, trained on a device and on the CPU from the same numbers.
+// The three models of ./dev bench ddp are trained on a device and on the CPU from the same numbers.
 inline constexpr int kLossSteps = 20;
-// Of the first loss, between the two curves.
+// The allowed difference of the two curves, as a fraction of the first loss.
 inline constexpr double kLossDifference = 0.01;
 
 class CurveOf {
@@ -186,9 +187,9 @@ inline void compare_losses(const std::string& name, torch::Device device,
   if (!(last < first)) throw std::runtime_error("the loss of " + name + " does not fall");
 }
 
-// Prints a line of JSON for each model, and throws where the curves are apart or do not fall.
+// Prints a line of JSON for each model. Throws if its curves differ too much or do not fall.
 inline void compare_all_losses(Communicator& communicator, torch::Device device) {
-  // As exact as the CPU is.
+  // Convolutions must be as exact as on the CPU.
   at::globalContext().setAllowTF32CuDNN(false);
   for (const char* model : {"mlp", "resnet", "transformer"}) {
     compare_losses(model, device, communicator);

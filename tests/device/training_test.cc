@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What surrounds gradients in training, with parameters on a double's device: normalisation over
-// all ranks, an optimizer whose state is shared out, and files from which training goes on.
+// Parts of training besides gradients, with parameters on a double's device: normalisation over all
+// ranks, a sharded optimizer, and saved states.
 
 #include <cmath>
 #include <functional>
@@ -31,7 +31,7 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support.
 
-// By which gpu_rank_program compares what a GPU has computed.
+// gpu_rank_program uses it to compare what a GPU has computed.
 TEST(Greater, IsNoNumberWhereOneIsNone) {
   EXPECT_EQ(greater(1, 2), 2);
   EXPECT_EQ(greater(2, 1), 2);
@@ -42,13 +42,13 @@ TEST(Greater, IsNoNumberWhereOneIsNone) {
 class DeviceTraining : public OnDevices {};
 INSTANTIATE_TEST_SUITE_P(, DeviceTraining, all_ways(), name_of);
 
-// Ranks have 1 and 3 images of a batch of 4.
+// Of a batch of 4 images, rank 0 has 1 and rank 1 has 3.
 TEST_P(DeviceTraining, SyncBatchNormIsBatchNormOfTheWholeBatch) {
   on_ranks(2, [](Communicator& communicator) {
     const bool first = communicator.rank() == Rank(0);
     const torch::Device device = device_of(communicator);
     use_new_stream(device);
-    // The double cannot take over parameters of the host, as a GPU does (gpu_rank_program).
+    // The double cannot take parameters from the host, as a GPU can (gpu_rank_program).
     const auto plain = torch::nn::BatchNormOptions(3).affine(false).track_running_stats(false);
     torch::nn::BatchNorm2d reference(plain);
     SyncBatchNorm model(communicator, 3, plain);
@@ -80,7 +80,7 @@ TEST_P(DeviceTraining, GroupsOfSyncBatchNormMakeNothingOnTheDevice) {
     torch::Tensor sum = torch::ones({3});
     made_of_it->all_reduce(sum).wait();
     EXPECT_TRUE(torch::equal(sum, torch::full({3}, 2.0f)));
-    // Each rank has that of the job.
+    // Each rank has only the connection of the job.
     EXPECT_EQ(Double::get().control().connections, GetParam() == By::nccl ? 2 : 0);
   });
 }
@@ -95,7 +95,7 @@ TEST_P(DeviceTraining, AShardedOptimizerHasTheBitsOfTheOptimizerItself) {
   on_ranks(3, [](Communicator& communicator) {
     const torch::Device device = device_of(communicator);
     use_new_stream(device);
-    // What the program names for operations of its own is of no account.
+    // The stream that a program names for its own operations is ignored.
     const StreamGuard other(new_stream(device).native_handle());
     Placed sharded_model(device, 1), whole_model(device, 1);
     const torch::optim::AdamOptions settings(1e-2);
@@ -120,7 +120,7 @@ TEST_P(DeviceTraining, AShardedOptimizerHasTheBitsOfTheOptimizerItself) {
   });
 }
 
-// Where the bytes of a parameter travel, they mean something else there.
+// Only the bytes of a parameter travel, and other strides would give them another meaning.
 TEST_P(DeviceTraining, RanksWhoseParametersHaveOtherStridesAreTold) {
   on_ranks(2, [](Communicator& communicator) {
     const torch::Device device = device_of(communicator);
@@ -134,7 +134,8 @@ TEST_P(DeviceTraining, RanksWhoseParametersHaveOtherStridesAreTold) {
   });
 }
 
-// Rank r has r + 1 batches; without any left, it steps its parameters with another's gradients.
+// Rank r has r + 1 batches. Without data, a rank steps its parameters with another rank's
+// gradients.
 TEST_P(DeviceTraining, AShardedOptimizerStepsOnRanksWithoutData) {
   on_ranks(2, [](Communicator& communicator) {
     const torch::Device device = device_of(communicator);
@@ -161,7 +162,7 @@ TEST_P(DeviceTraining, AShardedOptimizerStepsOnRanksWithoutData) {
   });
 }
 
-// The root has both parameters on its device, and the others have one on the host.
+// The root has both parameters on its device, and the other rank has one of them on the host.
 TEST_P(DeviceTraining, TheStateOfTheRootsOptimizerComesToThePlacesOfParameters) {
   on_ranks(2, [](Communicator& communicator) {
     const bool is_root = communicator.rank() == Rank(0);
@@ -187,11 +188,11 @@ TEST_P(DeviceTraining, TheStateOfTheRootsOptimizerComesToThePlacesOfParameters) 
   });
 }
 
-// Of gradients that a codec compresses, whose residuals are part of the state.
+// A codec compresses the gradients, and the state includes its residuals.
 class DeviceState : public DeviceTraining {
  protected:
-  // After steps `first` to `last`; saved after step `saved`, and loaded before the first one if
-  // that is not 0.
+  // Runs steps `first` to `last` and returns the parameters. Loads the state first if `first` is
+  // not 0, and saves it after step `saved`.
   std::vector<torch::Tensor> train(Communicator& communicator, int first, int last, int saved,
                                    const DistributedDataParallelOptions& options) {
     const torch::Device device = device_of(communicator);
@@ -203,7 +204,7 @@ class DeviceState : public DeviceTraining {
       ddp.forward(share_of(step, communicator.rank().value(), device), true).backward();
     };
     if (first > 0) {
-      compute(11);  // Leaves other residuals.
+      compute(11);  // This leaves other residuals.
       ddp.load_state(path_, optimizer);
     }
     for (int step = first; step <= last; ++step) {

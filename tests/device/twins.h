@@ -20,7 +20,7 @@ inline torch::Tensor batch_of(int step, int rank, torch::Device device) {
                 device);
 }
 
-// The same model on a device and on the CPU, whose gradients are compared after each step.
+// Trains the same model on a device and on the CPU, and compares their gradients after each step.
 template <class Model>
 class Twins {
  public:
@@ -56,9 +56,9 @@ class Twins {
   const CompressionStatistics& there() const { return *on_device_.last_compression(); }
 
  protected:
-  // Of the gradient of parameter i.
+  // The relative and the absolute tolerance for the gradient of parameter `i`.
   virtual std::pair<double, double> tolerances(std::size_t i, const torch::Tensor& expected) = 0;
-  // Of the device, perhaps undefined.
+  // Called with each gradient of the device, which may be undefined.
   virtual void look_at(std::size_t i, const torch::Tensor& gradient) = 0;
 
   const int rank_;

@@ -1,9 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The kernels of codecs for GPUs, run by threads of the host (simulated/cuda_runtime.h), against
-// the kernels for the host. That a GPU computes the same is shown by
-// tests/device/extraction_test.cc, where there is one.
+// Compares the codecs' GPU kernels, run by threads of the host (simulated/cuda_runtime.h), with the
+// kernels for the host. On a GPU, tests/device/extraction_test.cc does the same.
 
 #include <gtest/gtest.h>
 
@@ -33,10 +32,10 @@ static_assert(kThreads == simulated_cuda::kThreads && kWarp == simulated_cuda::k
 using Bytes = std::vector<std::byte>;
 
 enum class Kind {
-  common,     // Their sums depend on the order.
-  alike,      // Few integers.
-  spread,     // Of all magnitudes.
-  equal,      // The mean of so many is rounded up.
+  common,     // The order of additions matters.
+  alike,      // A few integers.
+  spread,     // All magnitudes.
+  equal,      // Their mean is rounded up.
   great,      // Their sum is infinite.
   no_number,  // Some are infinite or NaN.
 };
@@ -59,7 +58,7 @@ std::vector<float> values_of(std::size_t count, Kind kind, Random& random) {
   return values;
 }
 
-// By the kernels for the host: numbers, and what they leave of the values.
+// Rounds with the kernels for the host. Returns the numbers, and leaves the rest in `values`.
 Bytes round_on_host(DType dtype, float limit, std::vector<float>& values) {
   if (dtype == DType::boolean) return testing::one_bit_numbers(values, kSignSection);
   if (dtype == DType::i8) {
@@ -90,7 +89,7 @@ void add_on_host(DType dtype, const Bytes& numbers, std::span<float> sums) {
   }
 }
 
-// NaN is what it is, whichever of all NaN.
+// All NaN count as equal.
 void expect_equal(std::span<const float> found, std::span<const float> expected,
                   const std::string& what) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -105,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(, CodecKernels,
                          ::testing::Values(DType::f16, DType::bf16, DType::i8, DType::boolean),
                          [](const auto& dtype) { return std::string(name(dtype.param)); });
 
-// Vectors that begin where four values are one access to memory, and elsewhere.
+// Vectors begin at places where four values are one memory access, and elsewhere.
 TEST_P(CodecKernels, RoundAndAddAsThoseOfTheHost) {
   const DType dtype = GetParam();
   const bool has_many_nan = dtype == DType::f16 || dtype == DType::bf16;
@@ -121,7 +120,7 @@ TEST_P(CodecKernels, RoundAndAddAsThoseOfTheHost) {
       const Bytes numbers = round_on_host(dtype, kLimit, expected);
       const std::string what = fmt::format("{} of {} from {} on, kind {}", name(dtype), count,
                                            offset, static_cast<int>(kind));
-      // Whole words, and one behind them that nothing is written to.
+      // Room for whole words, and for one more, which must not be written.
       std::vector<std::uint64_t> room(numbers.size() / 8 + 2, 0xEEEEEEEEEEEEEEEE);
       auto* const bytes = reinterpret_cast<std::byte*>(room.data());
       auto* const scales = reinterpret_cast<std::uint8_t*>(bytes + count);
@@ -141,7 +140,7 @@ TEST_P(CodecKernels, RoundAndAddAsThoseOfTheHost) {
   }
 }
 
-// The greatest, and of equal ones the first.
+// Returns the indices of the greatest values. Among equal values, the first are taken.
 std::vector<std::int64_t> select_on_host(std::span<const float> values, std::size_t greatest) {
   std::vector<std::int64_t> indices(values.size());
   std::iota(indices.begin(), indices.end(), 0);

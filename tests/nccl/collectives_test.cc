@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Every collective on memory of a device, which here is a double's (fake_nccl/fake.h), against the
-// same program on memory of the host. NCCL itself, and a device, are not in these tests.
+// Compares every collective on device memory with the same program on host memory. NCCL and the
+// device are a double (fake_nccl/fake.h).
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@
 namespace stretto::testing {
 namespace {
 
-// Buffers on one kind of memory, and what a program has left in them.
+// Buffers in one kind of memory, and their content at the end of a program.
 class Buffers {
  public:
   explicit Buffers(std::optional<int> device, Communicator* maker = nullptr)
@@ -37,7 +37,7 @@ class Buffers {
     } else if (bytes > 0 && maker_ != nullptr) {
       made_.push_back(maker_->allocate_bytes(bytes, device_));
       data = made_.back().bytes().data();
-    } else if (bytes > 0) {  // Nothing is nowhere.
+    } else if (bytes > 0) {  // Empty buffers have no address.
       data = Double::get().allocate(bytes, *device_);
     }
     if (bytes > 0) std::memcpy(reach(data), values.data(), bytes);
@@ -51,7 +51,7 @@ class Buffers {
   }
   View zeros(std::size_t count) { return make(std::vector<float>(count)); }
 
-  // Of all buffers, in their order.
+  // The content of all buffers, in the order in which they were made.
   std::vector<std::string> contents() const {
     std::vector<std::string> all;
     for (const View& view : views_) {
@@ -63,8 +63,8 @@ class Buffers {
 
  private:
   std::byte* reach(std::byte* data) const { return device_ ? Double::get().reach(data) : data; }
-  std::optional<int> device_;  // Nothing: the host.
-  Communicator* maker_;        // Of memory of the device; null: the program.
+  std::optional<int> device_;  // Empty: the host.
+  Communicator* maker_;        // Makes the device memory; null: the program does.
   std::vector<Memory> made_;
   std::vector<std::unique_ptr<std::byte[]>> host_;
   std::vector<View> views_;
@@ -74,7 +74,7 @@ using Program = void (*)(Communicator&, Buffers&);
 
 enum class MadeBy { program, communicator };
 
-// Runs a program on both kinds of memory and compares what it leaves.
+// Runs `program` on both kinds of memory, and compares the content that it leaves.
 void expect_same(Program program, int size = 3, MadeBy made_by = MadeBy::program) {
   RankVector<std::vector<std::string>> on_host(size);
   RankVector<std::vector<std::string>> on_device(size);
@@ -151,7 +151,7 @@ TEST(NcclDouble, SaysWhichMemoryItReaches) {
   });
 }
 
-// Without a progress thread, it may come back only when it waits for its device.
+// Without a progress thread, rank 0 may go on only when it waits for its device.
 TEST(NcclDouble, BeginsWhenTheLastRankSubmits) {
   DoubleRanks ranks(
       {.size = 2, .heartbeat = std::chrono::seconds(30), .progress_thread = ProgressThread::never});
@@ -175,7 +175,7 @@ TEST(NcclDouble, MultipliesBeforeSums) {
   expect_same(
       [](Communicator& ranks, Buffers& buffers) {
         const int rank = ranks.rank().value();
-        const double factor = 1 << rank;  // Another on each.
+        const double factor = 1 << rank;  // Differs between ranks.
         ranks.all_reduce(buffers.numbers(40, rank), {.factor = factor}).wait();
         ranks.all_reduce(buffers.numbers(40, rank), {.op = ReduceOp::mean, .factor = 2}).wait();
         ranks.all_reduce(buffers.numbers(40, rank), buffers.zeros(40), {.factor = factor}).wait();
@@ -191,7 +191,7 @@ TEST(NcclDouble, MultipliesBeforeSums) {
 TEST(NcclDouble, MovesSharesOfAnyLength) {
   expect_same([](Communicator& ranks, Buffers& buffers) {
     const int rank = ranks.rank().value();
-    const RankVector<std::size_t> counts = {4, 0, 3};  // Rank 1 has nothing.
+    const RankVector<std::size_t> counts = {4, 0, 3};  // Rank 1 has no elements.
     const std::size_t own = counts[rank];
     const auto at_root = [&](std::size_t count) { return rank == 2 ? count : 0; };
     ranks.all_gather(buffers.numbers(5, rank), buffers.zeros(15)).wait();
@@ -221,14 +221,16 @@ TEST(NcclDouble, ExchangesBetweenAllPairs) {
     ranks.all_to_all(buffers.numbers(6, rank), buffers.zeros(6)).wait();
     const View in_place = buffers.numbers(6, rank);
     ranks.all_to_all(in_place, in_place).wait();
-    // Rank s sends (s + d) % 3 elements to rank d; nobody the same, and some nothing.
+    // Rank s sends (s + d) % 3 elements to rank d: no two ranks send the same numbers, and some are
+    // 0.
     std::vector<std::size_t> counts;
     for (int d = 0; d < 3; ++d) counts.push_back(static_cast<std::size_t>((rank + d) % 3));
     ranks
         .all_to_all(buffers.numbers(3, rank), buffers.zeros(3),
                     {.send_counts = counts, .recv_counts = counts})
         .wait();
-    // Only rank 0 has anything, for itself and rank 2: the others see nothing of a device.
+    // Only rank 0 sends elements, to itself and to rank 2. The other ranks' buffers do not tell
+    // that there is a device.
     const std::vector<std::size_t> sent =
         rank == 0 ? std::vector<std::size_t>{1, 0, 2} : std::vector<std::size_t>{0, 0, 0};
     const std::vector<std::size_t> received = {rank == 0 ? 1u : rank == 2 ? 2u : 0u, 0, 0};

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What a job on NCCL is told when something goes wrong, within which time, and that nothing goes on
-// afterwards that should not. With a double in the place of NCCL and of the device.
+// What ranks on NCCL are told when something goes wrong, within which time, and that nothing goes
+// on afterwards that should not. NCCL and the device are a double.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-class NcclDoubleFails : public WithDouble {};  // Nobody waits for kernels that a test has stopped.
+class NcclDoubleFails : public WithDouble {};  // No test waits for kernels that it has stopped.
 
 double seconds_of(const std::function<void()>& body) {
   const TimePoint begun = Clock::now();
@@ -32,7 +32,7 @@ double seconds_of(const std::function<void()>& body) {
   return stretto::seconds(Clock::now() - begun);
 }
 
-// M1: a rank that does not come is named, with what it does, and nothing is launched.
+// M1: all ranks are told which rank is late and what it does. Nothing is launched.
 TEST_F(NcclDoubleFails, LateRankIsNamedBeforeAnythingIsLaunched) {
   DoubleRanks ranks({.size = 3});
   std::atomic<int> told{0};
@@ -51,7 +51,7 @@ TEST_F(NcclDoubleFails, LateRankIsNamedBeforeAnythingIsLaunched) {
   EXPECT_EQ(Double::get().control().launches, 0);
 }
 
-// M2: ranks that disagree hear of both calls and of the first difference; nothing is launched.
+// M2: ranks that disagree are told both calls and the first difference. Nothing is launched.
 TEST_F(NcclDoubleFails, DisagreementIsFoundBeforeAnythingIsLaunched) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -65,7 +65,7 @@ TEST_F(NcclDoubleFails, DisagreementIsFoundBeforeAnythingIsLaunched) {
   EXPECT_EQ(Double::get().control().launches, 0);
 }
 
-// A copy from or to memory of the host may wait for all that the stream has.
+// A copy from or to host memory may wait for all work on the stream.
 TEST_F(NcclDoubleFails, WhatIsCopiedFromTheHostHasTheStreamToItself) {
   Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 2});
@@ -89,7 +89,7 @@ TEST_F(NcclDoubleFails, WhatIsCopiedFromTheHostHasTheStreamToItself) {
   });
 }
 
-// Nor does the engine wait, without which other groups would not go on.
+// The engine does not wait either; otherwise other groups could not go on.
 TEST_F(NcclDoubleFails, WhatIsCopiedFromTheHostBeginsWhenTheProgramIsThere) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -109,7 +109,8 @@ TEST_F(NcclDoubleFails, WhatIsCopiedFromTheHostBeginsWhenTheProgramIsThere) {
   });
 }
 
-// M7: NCCL's kernels wait for a rank that has died, and say nothing; the survivors hear who.
+// M7: NCCL's kernels wait for a rank that has died, and do not return. The survivors are told which
+// rank it is.
 TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDevice) {
   Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 3});
@@ -122,7 +123,7 @@ TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDevice) {
       ++submitted;
       const Status status = work.wait_status();
       EXPECT_FALSE(status.ok());
-      if (rank.rank() == 2) return;  // The dead does not care.
+      if (rank.rank() == 2) return;  // The dead rank is not checked.
       EXPECT_EQ(status.rank(), Rank(2));
       expect_failure(status, StatusCode::peer_lost, "all_reduce(sum f32 [8]) #1");
     });
@@ -130,7 +131,7 @@ TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDevice) {
   death.join();
   EXPECT_LT(took, 10);
   EXPECT_EQ(Double::get().control().aborts, 3);
-  // The survivors go on without it.
+  // The survivors go on without rank 2.
   Double::get().change([](auto& control) { control.stalls = false; });
   ranks[2].reset();
   ranks.on_all([&](Communicator& rank) {
@@ -143,7 +144,8 @@ TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDevice) {
   });
 }
 
-// An abort waits for what else runs on the device, so that of one group must not hold up another's.
+// An abort waits for everything on the device, so the abort of one group must not hold up another
+// group's abort.
 TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDeviceInSeveralGroups) {
   Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 2});
@@ -159,7 +161,7 @@ TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDeviceInSeveralGroups) {
   EXPECT_EQ(Double::get().control().aborts, 4);
 }
 
-// So a group whose time is up may have its buffers back only when another's is.
+// So a group after its timeout may get its buffers back only when another group does.
 TEST_F(NcclDoubleFails, WhoWaitsForAnAbortMayGiveUpAndAbortWhatItWaitsFor) {
   Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 2});
@@ -194,7 +196,7 @@ TEST_F(NcclDoubleFails, WhoDestroysAGroupLetsOthersAbortWhatItWaitsFor) {
   });
 }
 
-// NCCL's own error often is the echo of a death, and comes first. Who has died is what is told.
+// NCCL's own error is often a consequence of a death, and comes first. Ranks must be told who died.
 TEST_F(NcclDoubleFails, EchoOfADeathDoesNotHideWhoHasDied) {
   Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 2});
@@ -227,7 +229,7 @@ TEST_F(NcclDoubleFails, ErrorOfNcclItselfIsToldToAll) {
   });
 }
 
-// A kernel that never ends: the operation's time is up, NCCL is aborted, and the buffers are free.
+// A kernel never ends. When the operation's time is up, NCCL is aborted, and the buffers are free.
 TEST_F(NcclDoubleFails, TimeoutAbortsWhatIsOnTheDevice) {
   Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 2});
@@ -239,8 +241,8 @@ TEST_F(NcclDoubleFails, TimeoutAbortsWhatIsOnTheDevice) {
   EXPECT_EQ(Double::get().control().aborts, 2);
 }
 
-// Until the death has ended what keeps the stream full, which nobody would see if the thread that
-// waits for room held up all others.
+// The stream is full until the death is found, which would never happen if the thread that waits
+// for room held up all others.
 TEST_F(NcclDoubleFails, AStreamThatIsFullHoldsUpNobodyElse) {
   Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 2});
@@ -301,14 +303,14 @@ TEST_F(NcclDoubleFails, RefusesWhatNcclHasNot) {
     const Rank other = 1 - rank.rank().value();
     expect_contains(error_of<InvalidArgument>([&] { rank.send(data, {.to = other}).wait(); }),
                     "messages are not moved to or from memory of a device");
-    // Nothing has begun, so the group goes on; and so does what is in memory of the host.
+    // Nothing has begun, so the group goes on, and so do operations on host memory.
     rank.all_reduce(data).wait();
     rank.all_reduce(host).wait();
   });
   EXPECT_EQ(Double::get().control().launches, 2);
 }
 
-// NCCL would not look, and a kernel of it might not reach that.
+// NCCL would not check, and its kernel might not be able to access the memory.
 TEST_F(NcclDoubleFails, MemoryOfAnotherDeviceIsRefused) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -321,7 +323,7 @@ TEST_F(NcclDoubleFails, MemoryOfAnotherDeviceIsRefused) {
   EXPECT_EQ(Double::get().control().launches, 2);
 }
 
-// Groups have communicators of their own.
+// Each group has its own NCCL communicator.
 TEST_F(NcclDoubleFails, SplitMakesCommunicators) {
   DoubleRanks ranks({.size = 4});
   ranks.on_all([&](Communicator& rank) {

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What ./dev bench gpus measures, by ranks that are threads, on doubles: its driver itself is
-// tested in bench/gpus_test.py, with one rank, because the double of NCCL knows no other processes.
+// The measurements of ./dev bench gpus, on doubles, with ranks that are threads. bench/gpus_test.py
+// tests its driver with one rank, because the double of NCCL knows no other processes.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ const std::vector<Point> kPoints = {
     {.bytes = 4}, {.bytes = 20'004}, {.bytes = 4096, .in_flight = 3}};
 constexpr int kRounds = 2;
 
-// Rank 0's lines.
+// Returns rank 0's lines.
 std::vector<Line> measure(DoubleRanks& nccl, DoubleRanks* cuda, const RankVector<int>& hosts) {
   RankVector<std::vector<Line>> lines(nccl.size());
   nccl.on_all([&](Communicator& own) {
@@ -35,7 +35,7 @@ std::vector<Line> measure(DoubleRanks& nccl, DoubleRanks* cuda, const RankVector
   return lines[0];
 }
 
-// That each of these systems has been measured at each point, as often as that.
+// Expects that each of `systems` was measured at each point, and as often as the point says.
 void expect_all(const std::vector<Line>& lines, const std::vector<std::string>& systems) {
   ASSERT_EQ(lines.size(), systems.size() * kPoints.size());
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -71,7 +71,7 @@ TEST_F(NcclDoubleBench, MeasuresOneRank) {
 TEST_F(NcclDoubleBench, MeasuresTwoLevelsOfHosts) {
   DoubleRanks nccl({.size = 4});
   auto lines = measure(nccl, nullptr, std::vector<int>{0, 0, 1, 1});
-  // Of several in flight each would wait for the one before.
+  // With several operations in flight, each would wait for the previous one.
   const auto is_two_level = [](const Line& line) { return line.system.ends_with("two-level"); };
   EXPECT_EQ(std::ranges::count_if(lines, is_two_level), 2);
   EXPECT_EQ(std::erase_if(lines, is_two_level), 2u);

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Collectives that a CUDA graph captures, and streams that a program names. With a double in the
-// place of NCCL and of the device, which runs what is in a graph in any order that it allows.
+// Collectives that a CUDA graph captures, and streams that a program names. NCCL and the device are
+// a double, which runs the work of a graph in any order that the graph allows.
 
 #include <gtest/gtest.h>
 
@@ -27,8 +27,8 @@ class NcclDoubleGraphs : public WithDouble {
   void TearDown() override { EXPECT_FALSE(Double::get().control().has_spoiled_capture); }
 };
 
-// Ranks 1 and 2: sums are 3 times as much. What the program does beside a collective stays beside
-// it, and what comes behind wait() comes behind it.
+// The ranks' values are 1 and 2 times a number, so sums are 3 times it. Work of the program beside
+// a collective stays beside it, and work behind wait() runs after it.
 TEST_F(NcclDoubleGraphs, CollectivesRunWheneverTheGraphDoes) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -41,7 +41,7 @@ TEST_F(NcclDoubleGraphs, CollectivesRunWheneverTheGraphDoes) {
       program.add(given, one);
       Work work = rank.all_reduce(given, sum, {.factor = 2});
       EXPECT_TRUE(work.is_captured());
-      {  // What begins behind another stream is no part of the graph.
+      {  // Work behind another stream is not in the graph.
         const OnStream aside(rank);
         const StreamGuard other(aside.stream());
         const View now = aside.numbers(3, own);
@@ -62,7 +62,7 @@ TEST_F(NcclDoubleGraphs, CollectivesRunWheneverTheGraphDoes) {
     for (int round = 1; round <= 20; ++round) {
       const auto value = static_cast<float>(round);
       OnStream::set(given, own * value);
-      // What is no part of the graph is before it or behind it on the devices of all ranks.
+      // On the devices of all ranks, work outside the graph runs before it or after it.
       const StreamGuard on_stream(program.stream());
       const View before = program.numbers(3, own);
       Work work = rank.all_reduce(before);
@@ -79,7 +79,7 @@ TEST_F(NcclDoubleGraphs, CollectivesRunWheneverTheGraphDoes) {
   });
 }
 
-// Copies that a collective makes of what it sends belong to the graph, whatever else runs.
+// Copies that a collective makes of its input belong to the graph, whatever else runs.
 TEST_F(NcclDoubleGraphs, AllCollectivesAndTheirScratchAreInTheGraph) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -123,13 +123,14 @@ TEST_F(NcclDoubleGraphs, AllCollectivesAndTheirScratchAreInTheGraph) {
       EXPECT_EQ(reach(list[1])[2], 6 * unit);
       EXPECT_EQ(reach(part)[0], 2 * value);
     }
-    // What is no part of the graph has taken scratch of its own, once on each rank.
+    // Operations outside the graph have allocated their own scratch memory, once on each rank.
     rank.barrier().wait();
     EXPECT_EQ(Double::get().control().allocations, allocations + 2);
   });
 }
 
-// As M2 and M1, when the collective is captured; the graph is good for nothing, the driver says.
+// As in M2 and M1, but while the collective is captured. The driver reports that the graph is
+// invalid.
 TEST_F(NcclDoubleGraphs, DisagreementIsToldWhileTheGraphIsCaptured) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -162,7 +163,8 @@ TEST_F(NcclDoubleGraphs, ARankThatDoesNotCaptureIsToldThatOthersDo) {
   EXPECT_EQ(Double::get().control().launches, 0);
 }
 
-// Though no operation is in flight: the graph would wait on the device for ever.
+// This holds although no operation is in flight: the graph would otherwise wait on the device for
+// ever.
 TEST_F(NcclDoubleGraphs, ADeathEndsAGraphThatRuns) {
   DoubleRanks ranks({.size = 2});
   std::atomic<bool> launched = false, captured = false;
@@ -180,7 +182,7 @@ TEST_F(NcclDoubleGraphs, ADeathEndsAGraphThatRuns) {
   death.join();
 }
 
-// NCCL's abort returns when the graph is gone.
+// NCCL's abort returns only when the graph is gone.
 TEST_F(NcclDoubleGraphs, AGraphThatLivesHoldsUpNeitherFailuresNorMemory) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -198,7 +200,7 @@ TEST_F(NcclDoubleGraphs, AGraphThatLivesHoldsUpNeitherFailuresNorMemory) {
   });
 }
 
-// The stream of the next capture is that of the one before, and so are Works that a program keeps.
+// Each capture uses the same stream, and the program keeps Works of the previous capture.
 TEST_F(NcclDoubleGraphs, WorksOfOneGraphDoNotSpoilTheNext) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -221,7 +223,7 @@ TEST_F(NcclDoubleGraphs, WorksOfOneGraphDoNotSpoilTheNext) {
   });
 }
 
-// It may be the thread that captures which goes on with what another has begun.
+// The thread that captures may also advance an operation that began outside the capture.
 TEST_F(NcclDoubleGraphs, WhatFollowsAnOperationIsNotCapturedByWhoGoesOnWithIt) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -239,7 +241,8 @@ TEST_F(NcclDoubleGraphs, WhatFollowsAnOperationIsNotCapturedByWhoGoesOnWithIt) {
   });
 }
 
-// Those that have begun before, on the host; those of the graph, whichever of its streams waits.
+// Operations from before the capture are waited for on the host. For operations of the graph, any
+// stream of the capture may wait.
 TEST_F(NcclDoubleGraphs, AnyStreamOfTheCaptureWaits) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -290,7 +293,7 @@ TEST_F(NcclDoubleGraphs, WhatFollowsAnOperationOfTheGraphIsBehindIt) {
   });
 }
 
-// Who leaves others out need not have heard that they are lost.
+// Ranks that call shrink() need not have been told that the others are lost.
 TEST_F(NcclDoubleGraphs, ShrinkEndsAGraphThatRuns) {
   DoubleRanks ranks({.size = 3});
   ranks.on_all([&](Communicator& rank) {
@@ -308,7 +311,7 @@ TEST_F(NcclDoubleGraphs, ShrinkEndsAGraphThatRuns) {
   });
 }
 
-// Whose end waits for NCCL, which waits for the graph.
+// The end of the communicator waits for NCCL, which waits for the graph.
 TEST_F(NcclDoubleGraphs, OthersGoOnWhileACommunicatorEndsThatAGraphHolds) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -339,7 +342,8 @@ TEST_F(NcclDoubleGraphs, AWorkThatIsDroppedIsWaitedFor) {
     const View data = program.numbers(8);
     const auto graph = program.capture([&] { (void)rank.all_reduce(data); });
     EXPECT_TRUE(graph->status().ok()) << graph->status().message();
-    // One that outlives the capture is no part of what the stream waits for, the driver says.
+    // The driver reports that a Work that outlives the capture was not joined to the captured
+    // stream.
     Work kept;
     const auto unjoined = program.capture([&] { kept = rank.all_reduce(data); });
     EXPECT_FALSE(unjoined->status().ok());
@@ -363,7 +367,7 @@ TEST_F(NcclDoubleGraphs, WhatAGraphCannotHoldIsRefused) {
       expect_contains(
           error_of<InvalidArgument>([&] { (void)rank.allocate<float>(8, rank.device()); }),
           "a CUDA graph is being captured");
-      rank.all_reduce(host).wait();  // Of the host alone, and at once.
+      rank.all_reduce(host).wait();  // It uses only the host, and runs at once.
       rank.all_reduce(data).wait();
       const OnStream aside(rank);
       (void)aside.capture([&] {
@@ -375,7 +379,7 @@ TEST_F(NcclDoubleGraphs, WhatAGraphCannotHoldIsRefused) {
   });
 }
 
-// Rank 1 comes when that has been refused.
+// Rank 1 comes after the second capture was refused.
 TEST_F(NcclDoubleGraphs, ASecondCaptureIsRefusedWhileTheFirstWaitsForARank) {
   DoubleRanks ranks({.size = 2});
   std::atomic<bool> captures = false, is_refused = false;
@@ -406,7 +410,7 @@ TEST_F(NcclDoubleGraphs, ASecondCaptureIsRefusedWhileTheFirstWaitsForARank) {
   });
 }
 
-// To free it would spoil the graph.
+// Freeing it would invalidate the graph.
 TEST_F(NcclDoubleGraphs, MemoryThatIsFreedDuringACaptureGoesBehindIt) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -421,7 +425,7 @@ TEST_F(NcclDoubleGraphs, MemoryThatIsFreedDuringACaptureGoesBehindIt) {
     memory = rank.allocate<float>(8, rank.device());
     rank.barrier().wait();
     EXPECT_EQ(Double::get().control().made_blocks, 2);
-    rank.barrier().wait();  // It goes when both have looked.
+    rank.barrier().wait();  // It is freed after both ranks have looked.
   });
 }
 

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// NCCL as it is installed, as far as it can be asked without a device.
+// Tests the installed NCCL, as far as that works without a device.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ TEST(NcclLoading, RealNcclHasAllThatIsUsedAndKnowsItsVersion) {
   const Nccl& nccl = *loaded.value();
   EXPECT_GE(nccl.version, kOldestVersion);
   EXPECT_STREQ(nccl.call.get_error_string(kSuccess), "no error");
-  // A group with nothing in it needs no device.
+  // An empty group needs no device.
   EXPECT_EQ(nccl.call.group_start(), kSuccess);
   EXPECT_EQ(nccl.call.group_end(), kSuccess);
 }
@@ -49,7 +49,7 @@ TEST(NcclLoading, DeviceThatIsNotThereIsNamed) {
   expect_contains(driver.status().message(), "device 8 is not one of the 8");
 }
 
-// As programs do it, by the option of a job.
+// Programs choose the backend by an option of the job.
 TEST(NcclLoading, JobsNameItAsTheirBackend) {
   using stretto::testing::Double;
   using stretto::testing::nccl_variables;
@@ -88,7 +88,7 @@ TEST(NcclLoading, TheDeviceIsThatOfTheOptionOrElseOfTheVariable) {
   }
 }
 
-// The second is started again: as the last rank, behind those that have met before.
+// The second process is restarted, and becomes the last rank, behind those that have met before.
 TEST(NcclLoading, ProcessesOfAnElasticJobHaveTheSameDeviceInAllGenerations) {
   stretto::testing::Double::get().reset();
   const bootstrap::JobKey key = bootstrap::JobKey::generate().or_throw();

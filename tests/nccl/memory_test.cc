@@ -1,8 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory of devices that a job on NCCL makes, and frees. With a double in the place of NCCL and of
-// the device.
+// Device memory that ranks on NCCL make and free. NCCL and the device are a double.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +24,7 @@ using std::chrono::milliseconds;
 
 class NcclDoubleMemory : public WithDouble {};
 
-// NCCL says that what happens then is undefined.
+// NCCL does not define what happens then.
 TEST_F(NcclDoubleMemory, RegisteredAndOtherIsNotMixed) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -58,7 +57,7 @@ TEST_F(NcclDoubleMemory, RegisteredIsZeroedAndOutlivesItsCommunicator) {
     const std::byte* const bytes = Double::get().reach(made.data());
     EXPECT_TRUE(std::all_of(bytes, bytes + 32, [](std::byte b) { return b == std::byte{0}; }));
     rank.all_reduce(made.span()).wait();
-    // To another communicator it is memory like any other.
+    // Another communicator treats it like any other memory.
     rank.split({.color = 0})->all_reduce(made.span()).wait();
     const auto more = rank.allocate<float>(8, rank.device());
     rank.barrier().wait();
@@ -71,7 +70,7 @@ TEST_F(NcclDoubleMemory, RegisteredIsZeroedAndOutlivesItsCommunicator) {
   EXPECT_EQ(Double::get().control().made_blocks, 0);
 }
 
-// NCCL calls it an unhandled error of CUDA.
+// NCCL reports this as an unhandled CUDA error.
 TEST_F(NcclDoubleMemory, WhatTheDeviceHasNotIsOutOfMemory) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
@@ -82,7 +81,7 @@ TEST_F(NcclDoubleMemory, WhatTheDeviceHasNotIsOutOfMemory) {
   });
 }
 
-// While NCCL takes an operation, it takes nothing else.
+// While NCCL takes an operation, it accepts no other calls.
 TEST_F(NcclDoubleMemory, RegisteredComesAndGoesWhenNcclIsNotBusy) {
   DoubleRanks ranks({.size = 2});
   std::optional<Buffer<float>> old[2];
@@ -108,7 +107,7 @@ TEST_F(NcclDoubleMemory, RegisteredComesAndGoesWhenNcclIsNotBusy) {
   EXPECT_EQ(Double::get().control().registrations, 0);
 }
 
-// NCCL takes no calls of a communicator that it has been told to finalize.
+// NCCL accepts no calls of a communicator that is being finalized.
 TEST_F(NcclDoubleMemory, RegisteredMayBeFreedWhileItsCommunicatorEnds) {
   for (int round = 0; round < 10; ++round) {
     DoubleRanks ranks({.size = 2});
@@ -125,7 +124,7 @@ TEST_F(NcclDoubleMemory, RegisteredMayBeFreedWhileItsCommunicatorEnds) {
   }
 }
 
-// It is kept until the end, so that it must not come to the sum of all sizes.
+// Scratch memory is kept until the end, so it must not grow to the sum of all sizes.
 TEST_F(NcclDoubleMemory, ScratchOfSizesThatGrowIsMadeAFewTimes) {
   constexpr std::size_t kMost = 200;
   DoubleRanks ranks({.size = 2});

@@ -15,7 +15,7 @@
 
 namespace stretto::testing {
 
-// What a program of one rank has on its device: a stream of its own, and numbers.
+// The objects of a one-rank program on its device: a stream and numbers.
 class OnStream {
  public:
   explicit OnStream(const Communicator& rank)
@@ -34,7 +34,7 @@ class OnStream {
     return view;
   }
   static void set(const View& view, float value) { std::fill_n(reach(view), view.count, value); }
-  // On the stream, or in its graph.
+  // Adds on the stream, or in the graph that captures it.
   void add(const View& to, const View& from) const {
     Double::get().enqueue(driver_->number(), stream_, [to, from] {
       for (std::size_t i = 0; i < to.count; ++i) reach(to)[i] += reach(from)[i];
@@ -48,13 +48,13 @@ class OnStream {
     const StreamGuard on_stream(stream_);
     return std::make_unique<CapturedGraph>(Double::file(), driver_, stream_, body);
   }
-  // Launches it on all ranks; whether it ends in time.
+  // Launches `graph` on all ranks. Returns whether it ends in time.
   bool run(Communicator& rank, const CapturedGraph& graph) const {
     rank.barrier().wait();
     graph.launch(stream_);
     return finish();
   }
-  // Whether that happens in time.
+  // Waits for the stream. Returns whether it ends in time.
   bool finish() const {
     const cuda::Driver::Current current(*driver_);
     const Deadline until = Deadline::after(std::chrono::seconds(20));

@@ -3,10 +3,10 @@
 
 #pragma once
 
-// In the place of CUDA's header, for kernels that are compiled as C++: each thread of a block is a
-// thread of the host, and blocks run one after the other. So ThreadSanitizer sees what the threads
-// of a block share without a barrier. Warps are in step where they exchange something, and nowhere
-// else; what a lane has written before that, the others see after it, which a GPU does not promise.
+// Replaces CUDA's header for kernels that are compiled as C++. Each thread of a block is a thread
+// of the host, and blocks run one after the other. So ThreadSanitizer sees accesses of a block's
+// threads that lack a barrier. A warp is in step only where its lanes exchange something; there,
+// all lanes also see what the others have written before, which a GPU does not promise.
 
 #include <algorithm>
 #include <atomic>
@@ -69,7 +69,7 @@ namespace stretto::simulated_cuda {
 
 inline unsigned lane() { return threadIdx.x % kWarp; }
 
-// What read() makes of what the lanes of this thread's warp have said.
+// Returns what read() makes of the values that the lanes of this thread's warp have given.
 template <class Read>
 auto exchange(std::uint32_t own, const Read& read) {
   Block::Warp& warp = block_of_thread->warps[threadIdx.x / kWarp];
