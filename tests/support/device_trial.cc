@@ -23,7 +23,7 @@ struct DeviceTrial {
   const cuda::Driver& driver;
 };
 
-// The same bytes in both kinds of memory.
+// Holds the same bytes in host and in device memory.
 class Twin {
  public:
   Twin(const DeviceTrial& trial, DType dtype, std::size_t count, std::uint64_t seed)
@@ -64,7 +64,7 @@ class Twin {
 
 struct Operation {
   const char* name;
-  // How many elements of input and output a share has, in shares: of one, or of all ranks.
+  // Whether the input and the output have a share for each rank, or only one share.
   bool all_in;
   bool all_out;
   std::function<Work(Communicator&, const View&, const View&)> begin;
@@ -99,7 +99,7 @@ std::vector<Operation> operations(int root) {
   };
 }
 
-// All that is packed on the device. Each rank has a factor of its own.
+// Operations that pack on the device. Each rank has its own factor.
 std::vector<Operation> packed_operations(int root) {
   const auto factor = [](auto& ranks) { return 0.3 + ranks.rank().value(); };
   return {
@@ -137,7 +137,7 @@ std::string difference_of(const DeviceTrial& trial, const Operation& operation, 
                      size);
 }
 
-// A list with a share for each rank, which lie apart where `apart`, in another order.
+// Returns a list with a share for each rank. If `apart`, the shares lie in the reverse order.
 template <class AnyView>
 std::vector<AnyView> parts_of(const View& whole, const std::vector<std::size_t>& counts,
                               bool apart) {
@@ -151,8 +151,8 @@ std::vector<AnyView> parts_of(const View& whole, const std::vector<std::size_t>&
   return parts;
 }
 
-// What a rank sends to each, or receives from each: nobody the same, some nothing, and the last of
-// more than two nothing at all.
+// Returns how many elements a rank sends to each rank, or receives from it. Numbers differ, and
+// some are 0; with more than two ranks, the last rank sends and receives nothing.
 std::vector<std::size_t> parcels_of(int size, int rank, bool sent) {
   std::vector<std::size_t> counts;
   for (int other = 0; other < size; ++other) {
@@ -163,7 +163,8 @@ std::vector<std::size_t> parcels_of(int size, int rank, bool sent) {
   return counts;
 }
 
-// All_to_all with unequal shares: of one buffer, and of lists that lie one behind the other or not.
+// Compares all_to_all with unequal shares: of one buffer, and of lists whose parts lie one behind
+// the other or not.
 std::string difference_of_parcels(const DeviceTrial& trial) {
   Communicator& ranks = trial.ranks;
   const auto sent = parcels_of(ranks.size(), ranks.rank().value(), true);
@@ -196,7 +197,8 @@ std::string difference_of_parcels(const DeviceTrial& trial) {
   return "";
 }
 
-// Gathered and scattered with unequal shares, of which some are empty; and lists that lie apart.
+// Compares gather and scatter with unequal shares, of which some are empty, and lists whose parts
+// lie apart.
 std::string difference_of_rooted_shares(Communicator& ranks, const std::vector<std::size_t>& counts,
                                         Twin& share, Twin& whole) {
   for (const bool on_device : {false, true}) {
@@ -214,7 +216,7 @@ std::string difference_of_rooted_shares(Communicator& ranks, const std::vector<s
   return share.are_same() && whole.are_same() ? "" : "shares that a root has, and lists";
 }
 
-// Of a list with a share for each rank.
+// Compares collectives with unequal shares and lists.
 std::string difference_of_unequal_shares(const DeviceTrial& trial) {
   Communicator& ranks = trial.ranks;
   std::vector<std::size_t> counts;

@@ -130,8 +130,9 @@ void DoubleRanks::on_all(const std::function<void(Communicator&)>& body) {
   });
 }
 
-// Its thread lives on, and must not tell one that another, whose socket has ended already, is dead:
-// so nothing that it sends arrives any more before the first socket ends.
+// The thread of the killed rank lives on. It must not tell a rank that another rank, whose socket
+// has already ended, is dead. So nothing that it sends arrives any more before the first socket
+// ends.
 void DoubleRanks::kill(int rank) {
   sock_filter drop_all = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program{.len = 1, .filter = &drop_all};

@@ -20,18 +20,18 @@ namespace {
 
 constexpr std::byte kUntouched{0x5a};
 
-// A unit times one of the first `primes` of three Gaussian primes: small integers, so that sums and
-// products of up to 17 ranks are exact in any order (in f32 too if all are of the first prime). No
-// prime is there with its conjugate: so no product has a part of zero, whose sign would depend on
-// the order.
+// A unit times one of the first `primes` of three Gaussian primes. These are small integers, so
+// that sums and products of up to 17 ranks are exact in any order (in f32 too if all are of the
+// first prime). No prime occurs together with its conjugate, so no product has a part of zero,
+// whose sign would depend on the order.
 std::complex<double> small_gaussian(std::size_t number, std::size_t primes) {
   constexpr std::complex<double> kPrimes[] = {{1, 2}, {3, 2}, {4, 1}};
   constexpr std::complex<double> kUnits[] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}};
   return kPrimes[number % primes] * kUnits[number % 4];
 }
 
-// Numbers of which sums, means and products of up to 17 are exact until the last rounding, in any
-// order: small integers; for products, a few powers of two.
+// Sums, means and products of up to 17 of these numbers are exact until the last rounding, in any
+// order. They are small integers, or a few powers of two for products.
 double order_free(std::size_t mixed, ReduceOp op) {
   constexpr std::array kFactors = {1.0, -2.0, 0.5, -1.0, 2.0};
   if (op == ReduceOp::product) return kFactors[mixed % kFactors.size()];
@@ -51,7 +51,7 @@ void fill(View view, int rank, const Problem& problem) {
     const double value = any_order ? order_free(mixed, problem.op) : small;
     std::byte* at = view.data + i * size_bytes(view.dtype);
     if (problem.any_order && is_integer(view.dtype)) {
-      // So small that nothing overflows: there are libraries that saturate bytes.
+      // Numbers are so small that nothing overflows, since some libraries saturate bytes.
       const auto number = static_cast<std::int64_t>(mixed % (is_product ? 3 : 17)) -
                           (is_product || view.dtype == DType::u8 ? 0 : 8);
       std::memcpy(at, &number, size_bytes(view.dtype));  // Its lowest bytes.
@@ -65,7 +65,7 @@ void fill(View view, int rank, const Problem& problem) {
       case DType::f64:
         put(value);
         break;
-      case DType::f16:  // Any finite pattern will do: the oracle reads the same bits.
+      case DType::f16:  // Any finite bits will do: the oracle reads the same.
         put(any_order ? Half(static_cast<float>(value)).bits
                       : static_cast<std::uint16_t>(0x3000 + (mixed * 37) % 0x0fff));
         break;
@@ -96,8 +96,8 @@ void fill(View view, int rank, const Problem& problem) {
   }
 }
 
-// After so many elements all inputs begin again, or they are not so long: the reference, which
-// takes its time, then need not be asked for the others.
+// The number of elements after which all inputs repeat, or their length. The reference is slow, and
+// need not compute more elements than these.
 std::size_t period_of(const std::vector<Bytes>& inputs, std::size_t element_bytes) {
   for (const std::size_t period : {12, 41, 255, 256, 585}) {
     const bool repeat = std::ranges::all_of(inputs, [&](const Bytes& input) {
@@ -118,7 +118,7 @@ std::size_t sum(std::span<const std::size_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
 }
 
-// Elements of all shares before a rank's.
+// The number of elements in the shares of lower ranks.
 std::size_t begin_of(const Problem& problem, int rank) {
   return sum(std::span(problem.shares).first(static_cast<std::size_t>(rank)));
 }
@@ -224,7 +224,7 @@ Bytes Oracle::reduced() const {
   return result;
 }
 
-// Share `rank` of every rank's input, one behind the other.
+// Concatenates share `rank` of every rank's input.
 Bytes Oracle::exchanged(int rank) const {
   Bytes result;
   for (int from = 0; from < problem_.ranks; ++from) {
@@ -281,7 +281,8 @@ Trial::Trial(Communicator& comm, const Oracle& oracle)
     input_ = output_ = buffer(input);
   } else if (!shared_) {
     input_ = buffer(input);
-    // Room behind, so that what must not be touched can be looked at even where there is nothing.
+    // There is room behind the output, so that bytes that must not be touched can be checked even
+    // if the output is empty.
     output_ = buffer(Bytes(expected.size() + 64, kUntouched)).first(expected.size());
   } else if (longer_output) {
     output_ = buffer(Bytes(expected.size(), kUntouched));
@@ -319,7 +320,7 @@ Options Trial::options() const {
   if constexpr (requires { options.op; }) options.op = problem_.op;
   if constexpr (requires { options.root; }) options.root = problem_.root;
   if constexpr (requires { options.counts; }) {
-    // Equal shares need no list, and may have one.
+    // Equal shares need no list, but may have one.
     const auto& shares = problem_.shares;
     if (!are_equal(shares) || shares.front() % 2 == 0) options.counts = shares;
   }
@@ -369,7 +370,7 @@ Work Trial::start() {
 std::string Trial::failure_of_input() const {
   const Bytes& input = oracle_.input_of(rank_);
   if (same_bytes(input_, input)) return {};
-  // In place, what the output does not cover is still nobody's to write.
+  // In place, input bytes that the output does not cover must not be written.
   for (std::size_t i = 0; i < input.size(); ++i) {
     const std::byte* at = input_.data() + i;
     const bool is_output = at >= output_.data() && at < output_.data() + output_.size();

@@ -59,7 +59,7 @@ bool all_are(View view, double number) {
                      [&](T element) { return static_cast<double>(element) == number; });
 }
 
-// With a hook of this rank's own.
+// Returns the options with this rank's own hook.
 ReducerOptions options_of(const ReducerCase& drawn) {
   ReducerOptions options = drawn.options;
   if (options.hook->name() != "plain") options.hook = std::make_shared<F16Reduction>();
@@ -84,7 +84,7 @@ ReducerCase ReducerCase::draw(std::uint64_t seed, int least_ranks) {
                    .find_unused = true};
   if (random.below(2) == 0) drawn.options.hook = std::make_shared<F16Reduction>();
   auto usual_order = shuffled(random, count);
-  // Now and then so many that buckets are rebuilt twice.
+  // Some cases have so many steps that buckets are rebuilt twice.
   const std::size_t steps = seed % 20 == 0 ? 24 : 5;
   const std::size_t quiet = random.below(count + 1);
   for (std::size_t s = 0; s < steps; ++s) {
@@ -137,7 +137,7 @@ void ReducerTrainer::begin_step(std::size_t number, std::size_t made) {
   if (!drawn_.steps[number].has_data[rank_]) return;
   for (std::size_t at = 0; at < made; ++at) {
     const std::size_t i = drawn_.steps[number].order[rank_][at];
-    if (at % 2 == rank_ % 2) communicator_.poll();  // Time passes.
+    if (at % 2 == rank_ % 2) communicator_.poll();  // Time passes in the simulation.
     if (uses(number)[i] != Use::used) continue;
     fill(reducer_.gradient(i).view, gradient_value(rank_, i, number));
     reducer_.mark_ready(i);
@@ -148,7 +148,7 @@ double ReducerTrainer::before(std::size_t number, std::size_t gradient) const {
   return uses(number)[gradient] == Use::frozen ? 3 : 0;
 }
 
-// The sum over those that have used it; if nobody has, it keeps its value.
+// Returns the sum over the ranks that have used the gradient, or its old value if none has.
 double ReducerTrainer::after(std::size_t number, std::size_t gradient) const {
   const Step& step = drawn_.steps[number];
   double sum = 0;

@@ -88,7 +88,7 @@ void SimulatedDevice::work() {
 }
 
 void SimulatedDevice::join(std::size_t stream, const Clock& other) {
-  // One that was made before a stream knows nothing of it.
+  // A clock that is older than a stream has no entry for it.
   for (std::size_t i = 0; i < other.size(); ++i) {
     clocks_[stream][i] = std::max(clocks_[stream][i], other[i]);
   }

@@ -116,7 +116,7 @@ std::size_t Wire::write(std::span<const ConstByteSpan> pieces) {
   return taken;
 }
 
-// Passes bytes on, except that a header waits until it is whole and a lost frame goes nowhere.
+// Passes bytes on, but holds each header until it is whole, and drops lost frames.
 void Wire::admit(ConstByteSpan bytes, std::vector<std::byte>& out) {
   while (!bytes.empty()) {
     if (header_bytes_ < header_.size()) {
@@ -244,7 +244,7 @@ void Network::kill(Rank rank) {
 Result<World> make_world(const WorldOptions& options) {
   World world{.network = std::make_shared<Network>(options)};
   for (int r = 0; r < options.ranks; ++r) {
-    // Time stands still while an endpoint ends: nothing could be waited for.
+    // Time stands still while an endpoint ends, so it cannot wait for anything.
     Endpoint::Parts parts{.rank = r, .farewell_time = Duration::zero()};
     for (int peer = 0; peer < options.ranks; ++peer) {
       parts.links.push_back(

@@ -38,10 +38,10 @@ using cuda::Driver;
 constexpr int kDevices = 8;
 constexpr int kNotReady = 600;
 
-// Between two questions: what is waited for needs the cores, and the lock of the double.
+// Sleeps between two polls, so that others get the cores and the lock of the double.
 void nap() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
 
-// The double, and what has been made on each of its devices.
+// The double, and the streams that have been made on each of its devices.
 struct Double {
   Double() {
     const std::string file = process_environment().get("STRETTO_CUDA_DRIVER").value_or("");
@@ -63,7 +63,7 @@ struct Double {
   const Driver& driver(c10::DeviceIndex index) const {
     return *drivers.at(static_cast<std::size_t>(index));
   }
-  // Stream 0 is the device's default one.
+  // Stream 0 is the default stream of the device.
   cuda::StreamHandle stream(const c10::Stream& of) {
     const std::lock_guard held(mutex);
     return of.id() == 0 ? nullptr : streams.at(static_cast<std::size_t>(of.id() - 1));
@@ -82,7 +82,7 @@ struct Double {
 };
 
 Double& the_double() {
-  static auto* const loaded = new Double;  // Outlives what tests leave behind.
+  static auto* const loaded = new Double;  // It must outlive what tests leave behind.
   return *loaded;
 }
 
@@ -123,10 +123,10 @@ struct Block {
   std::uint64_t data = 0;
   std::size_t bytes = 0;
   std::mutex mutex = {};
-  std::vector<c10::Stream> others = {};  // That use it, too.
+  std::vector<c10::Stream> others = {};  // Other streams that use the block.
 };
 
-// As an allocator that gives memory away again to the same stream, only worse.
+// Overwrites freed memory, to imitate an allocator that gives it to the same stream again.
 void poison(void* block) {
   const std::unique_ptr<Block> freed(static_cast<Block*>(block));
   for (const c10::Stream& other : freed->others) let_wait(freed->stream, other);
@@ -137,7 +137,7 @@ void poison(void* block) {
 
 void use_on(const c10::DataPtr& data, const c10::Stream& stream) {
   auto* const block = data.cast_context<Block>(&poison);
-  if (block == nullptr) return;  // Memory that something else has made.
+  if (block == nullptr) return;  // The memory was not made by this allocator.
   const std::lock_guard held(block->mutex);
   block->others.push_back(stream);
 }
@@ -173,7 +173,7 @@ class Allocator final : public c10::DeviceAllocator {
   static void poison_nothing(void*) {}
 };
 
-// As CUDA's guard has it, which gives the process a context on the device that was current.
+// Like CUDA's guard, which makes a context on the device that was current before.
 class OtherDevice {
  public:
   explicit OtherDevice(c10::DeviceIndex device) : before_(std::exchange(device_now, device)) {}
@@ -183,7 +183,7 @@ class OtherDevice {
     device_now = before_;
     came_back_to() |= 1u << before_;
   }
-  // Bit by bit.
+  // One bit for each device.
   static std::atomic<unsigned>& came_back_to() {
     static std::atomic<unsigned> devices{0};
     return devices;
@@ -272,7 +272,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
 };
 
-// Is never given back, as streams may be reading it.
+// Pinned memory, which is never freed, since streams may be reading it.
 class PinnedMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -296,7 +296,7 @@ class PinnedMemory final : public c10::Allocator {
   std::deque<std::vector<std::byte>> blocks_;
 };
 
-// What PyTorch asks of a device that is the accelerator, above all for autograd.
+// What PyTorch, and above all autograd, asks of the accelerator.
 class Hooks final : public at::PrivateUse1HooksInterface {
  public:
   bool isBuilt() const override { return true; }
@@ -314,7 +314,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_; }
   bool isPinnedPtr(const void* data) const override { return pinned_.has(data); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
-    return at::detail::getDefaultCPUGenerator();  // Nothing random is computed elsewhere.
+    return at::detail::getDefaultCPUGenerator();  // Only the CPU draws random numbers.
   }
 
  private:
@@ -329,7 +329,7 @@ const bool is_registered = [] {
   return true;
 }();
 
-// The calling thread's current stream of a device, which it makes its current one.
+// The calling thread's current stream of a device. Makes that device the thread's current one.
 struct CurrentStream {
   explicit CurrentStream(int number)
       : device(kType, static_cast<c10::DeviceIndex>(number)),
@@ -364,10 +364,11 @@ void synchronize(const c10::Stream& stream) { Guard().synchronizeStream(stream);
 
 }  // namespace stretto::fake_device
 
-// For programs in Python, which load this.
+// Programs in Python load this library and call these functions.
 extern "C" {
 
-// Makes a stream of the device the calling thread's current one there; -1: a new one. Returns it.
+// Makes stream `number` of the device the calling thread's current one there, or a new stream if
+// `number` is -1. Returns its number.
 std::int64_t fake_device_use_stream(int device, std::int64_t number) {
   using namespace stretto::fake_device;
   const c10::Device on(kType, static_cast<c10::DeviceIndex>(device));
@@ -381,8 +382,8 @@ void fake_device_use_device(int device) {
   stretto::fake_device::device_now = static_cast<c10::DeviceIndex>(device);
 }
 
-// Captures what comes to the calling thread's current stream, until the end, which returns a graph
-// to launch, or null.
+// Captures the work on the calling thread's current stream, until the capture ends. The end returns
+// a graph to launch, or null.
 void fake_device_begin_capture(int device) {
   using namespace stretto::fake_device;
   (void)the_double().begin_capture(CurrentStream(device).handle, 0);
@@ -399,29 +400,30 @@ void fake_device_launch(int device, void* graph) {
 }
 void fake_device_destroy(void* graph) { (void)stretto::fake_device::the_double().destroy(graph); }
 
-// How late streams may be, from now on.
+// Sets how late streams may be from now on.
 void fake_device_set_delay(int longest_us) {
   stretto::fake_device::change([=](auto& control) { control.longest_delay_us = longest_us; });
 }
 
-// How often NCCL or one of our kernels was called, and what NCCL was called with that is forbidden.
+// Returns how often NCCL or a kernel of stretto was called.
 int fake_device_launches() {
   int launches = 0;
   stretto::fake_device::change(
       [&](const auto& control) { launches = control.launches + control.kernels; });
   return launches;
 }
-// How much memory is there that others can map.
+// Returns how many bytes of memory exist that others can map.
 std::size_t fake_device_exported_bytes() {
   std::size_t bytes = 0;
   stretto::fake_device::change([&](const auto& control) { bytes = control.exported_bytes; });
   return bytes;
 }
-// The devices, bit by bit, that the guard has made current again after another, since this was
-// asked last.
+// Returns the devices, one bit each, that the guard has made current again after another device
+// since the last call.
 unsigned fake_device_came_back_to() {
   return stretto::fake_device::OtherDevice::came_back_to().exchange(0);
 }
+// Returns the first forbidden call, or an empty text.
 const char* fake_device_misuse() {
   static std::string misuse;
   stretto::fake_device::change([](const auto& control) { misuse = control.misuse; });

@@ -1,8 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What operators of the device are made of: tensors, views of them, and copies. All others are
-// PyTorch's for the CPU, on copies: they wait for the current stream to read, and write later.
+// The basic operators of the device: tensors, views of them, and copies. All other operators are
+// PyTorch's for the CPU and work on copies: they wait for the current stream to read, and write
+// later.
 
 #include <utility>
 
@@ -47,14 +48,15 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
                                            c10::dtype_or_default(dtype));
 }
 
-// The same elements, where a stream of the double reaches them. Does not keep them alive.
+// Returns a tensor of the same elements at the addresses that the double's streams use. It does not
+// keep them alive.
 at::Tensor reached(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
   return at::from_blob(reach(tensor.data_ptr()), tensor.sizes(), tensor.strides(),
                        tensor.options().device(at::kCPU));
 }
 
-// A copy for which nobody waits reaches memory of the host, too, whenever the stream comes to it.
+// A non-blocking copy also accesses host memory when the stream comes to it.
 void copy_later(const at::Tensor& from, const at::Tensor& to) {
   const auto place = [](const at::Tensor& tensor) {
     return tensor.device().is_cpu() ? at::from_blob(tensor.data_ptr(), tensor.sizes(),
@@ -78,7 +80,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   }
   TORCH_CHECK(from.device().is_cpu() || from.device() == to.device(),
               "the double copies nothing from device to device");
-  // The host's memory is the caller's again.
+  // The caller may change the host memory after the call.
   const at::Tensor source = from.device().is_cpu() ? from.clone() : reached(from);
   enqueue(current_stream(to.device()), [source, target = reached(to)] { target.copy_(source); });
   return to;
@@ -113,7 +115,7 @@ const at::Tensor& resize(const at::Tensor& tensor, c10::IntArrayRef sizes,
   return at::native::resize_(tensor, sizes, format);
 }
 
-// What PyTorch's archives read a tensor by.
+// PyTorch's archives read tensors with this operator.
 at::Tensor& set_storage(at::Tensor& tensor, at::Storage storage, int64_t offset,
                         c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   at::TensorImpl* const implementation = tensor.unsafeGetTensorImpl();
@@ -145,7 +147,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_the_cpu>());
 }
 
-// As on a GPU, in 16 bits where that is allowed.
+// As on a GPU, autocast uses 16 bits where that is allowed.
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m){KERNEL_PRIVATEUSEONE(mm, lower_precision_fp)}
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {

@@ -79,7 +79,7 @@ struct Message {
   Bytes bytes;
 };
 
-// What ranks that join with the same id share.
+// The state of all ranks that join with the same id.
 struct World {
   int arrived = 0;
   std::map<std::pair<int, int>, std::deque<Message>> messages;  // Key: from, to.
@@ -97,7 +97,7 @@ struct Call {
   double factor = 1;  // The factor of an operation that a rank has created.
   bool is_registered = false;
   std::string what() const {
-    // The kinds differ at the two ends of a message, but this number must not.
+    // A send and its receive are of different kinds, but must have the same number.
     const int number =
         kind == Kind::receive ? static_cast<int>(Kind::send) : static_cast<int>(kind);
     return std::to_string(number) + " of " + std::to_string(count) + " of type " +

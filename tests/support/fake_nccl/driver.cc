@@ -24,7 +24,7 @@ constexpr std::size_t kDeviceBytes = std::size_t{256} * 1024 * 1024;
 
 thread_local std::vector<int> contexts;
 
-// The same pages twice: where the program knows them nobody may touch them.
+// The memory of devices, mapped twice: no one can access it where the program knows it.
 struct Pages {
   Pages() {
     const int file = ::memfd_create("fake device", MFD_CLOEXEC);
@@ -37,7 +37,7 @@ struct Pages {
   std::byte* known = nullptr;
   std::byte* reached = nullptr;
   std::size_t taken = 0;
-  std::map<std::size_t, int> devices;  // Of blocks, by where they begin.
+  std::map<std::size_t, int> devices;  // Keys: where blocks begin.
 };
 
 Pages& pages() {
@@ -45,7 +45,7 @@ Pages& pages() {
   return *made;
 }
 
-// How many bytes the host has locked, by where they begin.
+// The sizes of locked pieces of host memory, by their addresses.
 std::map<const void*, std::size_t>& locked() {
   static auto* const made = new std::map<const void*, std::size_t>;
   return *made;
@@ -171,7 +171,8 @@ int cuMemcpyAsync(std::uint64_t to, std::uint64_t from, std::size_t bytes, Strea
   if (!has_context()) return kInvalidContext;
   std::byte* const target = reach(reinterpret_cast<void*>(to));
   const std::byte* const source = reach(reinterpret_cast<const void*>(from));
-  // What the host has not locked the driver copies by memory of its own, when it comes to it.
+  // The driver copies host memory that is not locked through its own buffers when its turn comes,
+  // and blocks until then.
   for (const std::uint64_t end : {to, from}) {
     const auto* const data = reinterpret_cast<const void*>(end);
     if (!is_device_memory(data) && !is_locked(data)) finish(stream);

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory of the double's device that is exported as a file: see fake.h. Where a program knows it,
-// nobody may touch it; the double reaches it elsewhere.
+// Memory of the double's device that is exported as a file: see fake.h. It cannot be accessed at
+// the addresses that a program knows; the double accesses it at others.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -39,19 +39,19 @@ struct Place {
   std::set<int> with_access = {};
 };
 
-// Of places. Who asks where memory is may hold the double's own.
+// Guards places(). A caller that asks where memory is may hold the double's mutex.
 std::mutex& places_mutex() {
   static auto* const made = new std::mutex;
   return *made;
 }
 
-// Where the program knows them.
+// Keys: the addresses that the program knows.
 std::map<const std::byte*, Place>& places() {
   static auto* const all = new std::map<const std::byte*, Place>;
   return *all;
 }
 
-// Which lies there.
+// Returns the place in which `data` lies, or null.
 std::pair<const std::byte* const, Place>* find(const void* data) {
   const auto* const at = static_cast<const std::byte*>(data);
   const auto behind = places().upper_bound(at);

@@ -1,7 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Our kernels on the double's device: the arithmetic of their threads, one after the other.
+// stretto's kernels on the double's device: the host runs the arithmetic of their threads one after
+// the other.
 
 #include "stretto/cuda/kernels.h"
 

@@ -39,7 +39,7 @@ std::map<std::string, std::shared_ptr<World>>& worlds() {
   return *all;
 }
 
-// That there have ever been.
+// All communicators that have ever been made.
 std::vector<std::unique_ptr<nccl::OpaqueComm>>& comms() {
   static auto* const all = new std::vector<std::unique_ptr<nccl::OpaqueComm>>;
   return *all;
@@ -55,13 +55,13 @@ struct OpaqueComm {
   int rank = 0;
   int size = 1;
   int device = 0;
-  bool is_blocking = false;  // Calls return when they are done, or on the stream.
+  bool is_blocking = false;  // Calls return when they are done or are on the stream.
   bool is_aborted = false;
   bool is_finalized = false;
   ResultCode error = kSuccess;
-  std::map<RedOp, double> factors;  // Of operations that have been made.
+  std::map<RedOp, double> factors;  // Factors of operations that were made.
   RedOp made = 5;
-  // A group of calls that has returned, and has not reached the stream yet.
+  // A group of calls that has returned but not reached the stream yet.
   std::vector<fake_nccl::Call> launching;
   StreamHandle launching_on = nullptr;
   fake_nccl::Clock::time_point launched_at;
@@ -103,7 +103,7 @@ void post(Comm comm, int to, const Call& call, Bytes bytes) {
   shared().changed.notify_all();
 }
 
-// What this rank gives to others.
+// Gives this rank's data to other ranks.
 void give(Comm comm, const Call& call) {
   const std::size_t width = bytes_of(call.type);
   for (int r = 0; r < comm->size; ++r) {
@@ -120,7 +120,7 @@ void give(Comm comm, const Call& call) {
   }
 }
 
-// Nothing if the communicator is aborted meanwhile.
+// Returns nothing if the communicator is aborted meanwhile.
 std::optional<Bytes> take_from(Comm comm, int from, const Call& call) {
   std::unique_lock held(shared().mutex);
   auto& queue = comm->world->messages[{from, comm->rank}];
@@ -167,7 +167,7 @@ bool reduce_all(Comm comm, const Call& call) {
   return true;
 }
 
-// What this rank gets.
+// Takes this rank's data from other ranks. Returns false if the communicator is aborted meanwhile.
 bool take(Comm comm, const Call& call) {
   const std::size_t bytes = call.count * bytes_of(call.type);
   const auto copy_from = [&](int from, std::size_t offset) {
@@ -194,7 +194,7 @@ bool take(Comm comm, const Call& call) {
   }
 }
 
-// On the stream. All that is given is given first, as NCCL runs a group's calls at once.
+// Runs on the stream. All data is given before any is taken, as NCCL runs a group's calls at once.
 void run(Comm comm, const std::vector<Call>& calls) {
   for (const Call& call : calls) give(comm, call);
   for (const Call& call : calls) {
@@ -214,7 +214,7 @@ void launch(Comm comm, const std::vector<Call>& calls) {
     count();
     return enqueue(comm->launching_on, [=] { run(comm, calls); });
   }
-  // A graph that holds it keeps the communicator from its end.
+  // A graph that holds the calls delays the end of the communicator.
   const auto hold = [comm](int change) {
     const std::lock_guard held(shared().mutex);
     comm->in_graphs += change;
@@ -227,8 +227,8 @@ void launch(Comm comm, const std::vector<Call>& calls) {
   });
 }
 
-// Whether what has been launched has reached the stream, for which it is time or not. The lock is
-// held, and let go meanwhile.
+// Returns whether the launched calls have reached the stream; enqueues them if it is time. Call
+// with the lock held; it is released meanwhile.
 bool reaches_stream(Comm comm) {
   if (comm->is_on_its_way) return false;
   if (comm->launching.empty()) return true;
@@ -243,10 +243,10 @@ bool reaches_stream(Comm comm) {
   return true;
 }
 
-// NCCL's own thread, which launches whether anybody asks or not.
+// Stands for NCCL's own thread, which launches without being asked.
 class Launcher {
  public:
-  // The lock is held.
+  // Call with the lock held.
   static void launch_late(Comm comm) {
     static auto* const launcher = new Launcher;
     launcher->due_.push_back(comm);
@@ -268,7 +268,7 @@ class Launcher {
       held.unlock();
       std::this_thread::sleep_until(at);
       const bool waits_to_be_asked = is_captured(on);
-      // As a context, a device is one more than its number.
+      // The double's context is the device's number plus one.
       cuCtxPushCurrent_v2(reinterpret_cast<void*>(static_cast<std::uintptr_t>(comm->device) + 1));
       held.lock();
       if (!waits_to_be_asked && !comm->is_aborted) (void)reaches_stream(comm);
@@ -280,7 +280,7 @@ class Launcher {
   std::condition_variable arrived_;
 };
 
-// Of whoever asks; the lock is held.
+// Returns the state that a caller sees. Call with the lock held.
 ResultCode state_of(Comm comm) {
   const Control& control = shared().control;
   if (comm->is_aborted) shared().misused("a communicator was used after its abort");
@@ -292,7 +292,7 @@ ResultCode state_of(Comm comm) {
   return comm->is_finalized && is_held ? kInProgress : kSuccess;
 }
 
-// Of a blocking communicator: until the other ranks have come, or its calls have run.
+// For a blocking communicator: waits until the other ranks have come, or until its calls have run.
 ResultCode wait_for(Comm comm, std::unique_lock<std::mutex>& held) {
   shared().changed.wait(held, [&] { return comm->is_aborted || state_of(comm) != kInProgress; });
   return state_of(comm);
@@ -409,7 +409,7 @@ ResultCode ncclCommDestroy(Comm comm) {
   const std::lock_guard held(shared().mutex);
   if (!comm->is_finalized || comm->running > 0) shared().misused("destroyed while it runs");
   forget_registrations(comm);
-  return kSuccess;  // Stays, so that a use of it is found out.
+  return kSuccess;  // It is kept, so that later use is detected.
 }
 ResultCode ncclCommAbort(Comm comm) {
   std::unique_lock held(shared().mutex);
@@ -418,7 +418,8 @@ ResultCode ncclCommAbort(Comm comm) {
   ++shared().control.aborts;
   if (comm->device == shared().control.full_device) shared().control.full_stream = nullptr;
   shared().changed.notify_all();
-  // Memory of the device is freed, which waits for all kernels there, whoever has launched them.
+  // An abort frees device memory, which waits for all kernels of the device, whoever has launched
+  // them.
   const auto runs = [&](const auto& c) {
     return c->device == comm->device && (c->running > 0 || c->is_on_its_way);
   };

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory that the double of NCCL makes, and what its communicators know of it: see fake.h.
+// Memory that the double of NCCL makes, and the registrations of its communicators: see fake.h.
 
 #include <algorithm>
 #include <map>
@@ -24,7 +24,7 @@ struct Registration {
   std::size_t bytes = 0;
 };
 
-// By their handles.
+// Keys: handles.
 std::map<std::uintptr_t, Registration>& registrations() {
   static auto* const all = new std::map<std::uintptr_t, Registration>;
   return *all;
@@ -70,7 +70,7 @@ ResultCode ncclMemAlloc(void** data, std::size_t bytes) {
   std::uint64_t pointer = 0;
   if (cuMemAlloc_v2(&pointer, bytes) != 0) return kSystemError;
   *data = reinterpret_cast<void*>(pointer);
-  // Nobody has said that it is empty.
+  // New memory need not be zero.
   std::fill_n(reach(*data), bytes, std::byte{0xEE});
   const std::lock_guard held(shared().mutex);
   ++shared().control.made_blocks;

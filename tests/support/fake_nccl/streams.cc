@@ -28,8 +28,8 @@ constexpr std::size_t kMostDevices = 8;
 
 thread_local int capture_mode = 0;
 
-// What streams were to do while they were captured. Only what an event or a stream puts in an order
-// has one when it runs.
+// The work of streams while they were captured. Only the order that events and streams define holds
+// when the graph runs.
 struct Graph {
   struct Node {
     std::function<void()> work;
@@ -80,15 +80,15 @@ struct Graph {
 
 namespace stretto::cuda {
 
-// What a stream is here: a thread that does what comes, one after the other.
+// A stream is a thread that does its work in order.
 struct OpaqueStream {
   std::deque<std::function<void()>> work;
-  std::uint64_t begun = 0;  // That have been enqueued.
+  std::uint64_t begun = 0;  // How much work was enqueued.
   std::uint64_t ended = 0;
   bool stops = false;
-  std::condition_variable arrived;  // Of work, for the thread.
+  std::condition_variable arrived;  // Tells the thread of new work.
   std::thread thread;
-  // While it is captured; and what comes next comes behind these.
+  // While the stream is captured: its graph, and the nodes that the next one follows.
   std::shared_ptr<fake_nccl::Graph> graph;
   std::set<std::size_t> last;
 
@@ -128,7 +128,7 @@ cuda::OpaqueStream* make_stream() {
   return stream;
 }
 
-// Each device has a default one.
+// Each device has its own default stream.
 cuda::OpaqueStream* stream_of(StreamHandle stream) {
   static auto* const defaults = [] {
     auto* const made = new std::array<cuda::OpaqueStream*, kMostDevices>;
@@ -144,14 +144,15 @@ cuda::OpaqueStream* stream_of(StreamHandle stream) {
 struct Event {
   cuda::OpaqueStream* stream = nullptr;
   std::uint64_t after = 0;
-  // Of a stream that was captured. As of a device, it does not keep the graph.
+  // Set if the stream was captured. As on a device, an event does not keep the graph.
   bool is_captured = false;
   std::weak_ptr<Graph> graph = {};
   std::set<std::size_t> last = {};
   bool is_done() const { return stream == nullptr || stream->ended >= after; }
 };
 
-// The lock is held. 0: the stream is captured, or on, as the event is.
+// Lets `stream` join the capture of `event`, if it is captured. Returns an error if their captures
+// do not match, or 0. Call with the lock held.
 int join_capture(cuda::OpaqueStream& stream, const Event& event) {
   const std::shared_ptr<Graph> graph = event.graph.lock();
   if (!event.is_captured) {
@@ -220,7 +221,7 @@ int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 int cuStreamCreateWithPriority(StreamHandle* stream, unsigned flags, int priority) {
   if (!has_context()) return kInvalidContext;
-  if (flags != 1 || priority != -5) return kInvalidValue;  // It is to be of high priority.
+  if (flags != 1 || priority != -5) return kInvalidValue;  // Must be of high priority.
   *stream = make_stream();
   return kSuccess;
 }
@@ -231,7 +232,7 @@ int cuStreamDestroy_v2(StreamHandle stream) {
     stream->arrived.notify_one();
   }
   stream->thread.join();
-  return kSuccess;  // Events may still know it.
+  return kSuccess;  // Events may still refer to it.
 }
 int cuStreamQuery(StreamHandle stream) {
   if (!has_context()) return kInvalidContext;
@@ -268,7 +269,7 @@ int cuStreamBeginCapture_v2(StreamHandle stream, int) {
   return kSuccess;
 }
 int cuStreamEndCapture(StreamHandle stream, void** graph) {
-  std::shared_ptr<Graph> ended;  // What it holds may take the lock to go.
+  std::shared_ptr<Graph> ended;  // Its work may take the lock when it is destroyed.
   const std::lock_guard held(shared().mutex);
   *graph = nullptr;
   ended = stream->graph;
@@ -286,7 +287,7 @@ int cuStreamEndCapture(StreamHandle stream, void** graph) {
   *graph = new std::shared_ptr<Graph>(ended);
   return kSuccess;
 }
-// An executable graph is another handle of the same.
+// An executable graph is another handle of the same graph.
 int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long) {
   *executable = new std::shared_ptr<Graph>(*static_cast<std::shared_ptr<Graph>*>(graph));
   return kSuccess;
@@ -367,7 +368,7 @@ int cuCtxSynchronize() {
   if (!has_context()) return kInvalidContext;
   std::unique_lock held(shared().mutex);
   if (const int refusal = shared().refusal_on(nullptr)) return refusal;
-  if (shared().captures > 0) {  // In whatever mode.
+  if (shared().captures > 0) {  // Whatever the mode is.
     shared().control.has_spoiled_capture = true;
     return kCaptureUnsupported;
   }
