@@ -30,7 +30,7 @@ FakeEnvironment log_level(const std::string& level) {
   return FakeEnvironment({{"STRETTO_LOG", level}});
 }
 
-// Puts the log back to its default: it belongs to the process.
+// Restores the default log settings, which belong to the whole process.
 class LogTest : public ::testing::Test {
  protected:
   void TearDown() override { configure_log(log_level("warning"), "stretto"); }
@@ -93,7 +93,7 @@ TEST_F(LogTest, ALineForWhichThereIsNoMemoryIsLeftOut) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "stretto error: the next\n");
 }
 
-// As a communicator in a variable of a program's.
+// A static object that logs in its destructor, as a communicator in a global variable may.
 struct LastWords {
   ~LastWords() {
     if (speaks) log(LogLevel::error, "goodbye");

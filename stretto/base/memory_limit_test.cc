@@ -21,7 +21,7 @@ const std::string kFirstVersion =
     "33 31 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
     "34 31 0:31 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
 
-// A machine of 1000 MiB, of which 800 MiB are available, in a folder.
+// A folder with the files of a machine of 1000 MiB, of which 800 MiB are available.
 class MemoryLimitTest : public ::testing::Test {
  protected:
   MemoryLimitTest() {
@@ -35,7 +35,7 @@ class MemoryLimitTest : public ::testing::Test {
   void write(const std::string& path, std::size_t mebibytes) {
     write(path, std::to_string(mebibytes * kMiB) + "\n");
   }
-  // A cgroup of version 2.
+  // Writes the files of a cgroup of version 2.
   void limit(const std::string& folder, const std::string& max, std::size_t current_mebibytes,
              const std::string& stat = {}) {
     write("/sys/fs/cgroup" + folder + "/memory.max", max + "\n");
@@ -146,7 +146,7 @@ TEST_F(MemoryLimitTest, TheFirstVersionMayBoundMemoryAndSwapTogether) {
   expect(140, folder + "/memory.limit_in_bytes");
 }
 
-// What a container has mounted is its own folder, whatever that is called outside.
+// A container mounts its own folder, whatever path this folder has outside of the container.
 TEST_F(MemoryLimitTest, FindsTheFolderOfAContainer) {
   const std::string mount = "31 23 0:28 /kubepods/pod7 /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";
   write("/proc/self/mountinfo", mount);

@@ -42,7 +42,7 @@
 namespace stretto {
 namespace {
 
-// A machine's files about cgroups, in a folder.
+// A folder with the files in which a machine describes its cgroups.
 class CoresTest : public ::testing::Test {
  protected:
   void write(const std::string& path, const std::string& text) {
@@ -148,7 +148,7 @@ TEST(FileDescriptorTest, ReleasedIsNotClosed) {
   ::close(number);
 }
 
-// Makes a file too large and returns the errno of that.
+// Makes a file exceed the size limit. Returns `errno`, or 0 if there was no failure.
 int exceed_limit() {
   const FileDescriptor file(::memfd_create("too-large", MFD_CLOEXEC));
   return ::ftruncate(file.get(), 1 << 20) == 0 ? 0 : errno;
@@ -188,7 +188,7 @@ TEST(AllowDescriptors, RaisesTheSoftLimitAsFarAsTheHardOne) {
     ::getrlimit(RLIMIT_NOFILE, &limit);
     return limit.rlim_cur;
   };
-  // In a child, since what is taken from the hard limit does not come back.
+  // This runs in a child, because a process cannot undo the lowering of its hard limit.
   EXPECT_EQ(stretto::testing::exit_code_in_child([&] {
               const rlimit few{.rlim_cur = 100, .rlim_max = 1100};
               if (::setrlimit(RLIMIT_NOFILE, &few) != 0) return 1;
@@ -233,7 +233,7 @@ TEST(Thread, WhateverIsThrownEndsItAndNotTheProcess) {
                   "the thread test has ended: something that is no std::exception was thrown");
 }
 
-// It unwinds the stack, and the process ends if anybody keeps it from doing so.
+// `pthread_exit()` unwinds the stack. The process would end if anything stopped the unwinding.
 TEST(Thread, MayExit) {
   bool goes_on = false;
   start_thread("test",
@@ -285,7 +285,7 @@ bool blocks(int signal) {
   return ::sigismember(&blocked, signal) == 1;
 }
 
-// Where the program waits for a signal on a thread that blocks it, another would end the process.
+// A program may wait for a signal on a thread that blocks it. Another thread must not take it.
 TEST(Thread, TakesNoSignalsOfTheProcess) {
   bool blocks_term = false;
   bool blocks_fault = true;
@@ -303,7 +303,7 @@ TEST(Thread, TakesNoSignalsOfTheProcess) {
 
 constexpr std::size_t kHugeBytes = 2 * 1024 * 1024;
 
-// Some huge pages' worth of memory that begins at a huge page's boundary.
+// Memory of several huge pages that begins at a huge page's boundary.
 class Mapped {
  public:
   explicit Mapped(int advice) {
@@ -326,7 +326,7 @@ class Mapped {
   char* data_ = nullptr;
 };
 
-// What the kernel itself says about the mapping.
+// Returns how many bytes of the mapping lie in huge pages, according to the kernel.
 std::size_t huge_bytes_by_smaps(const void* data) {
   std::ifstream smaps("/proc/self/smaps");
   const auto wanted = reinterpret_cast<std::uintptr_t>(data);
@@ -342,7 +342,7 @@ std::size_t huge_bytes_by_smaps(const void* data) {
   return 0;
 }
 
-// PAGEMAP_SCAN came with Linux 6.7.
+// Whether the kernel has PAGEMAP_SCAN, which came with Linux 6.7.
 bool kernel_tells() {
   utsname system{};
   int major = 0, minor = 0;
@@ -370,7 +370,7 @@ TEST(HugePagesTest, SmallOnesAreNotTakenForHugeOnes) {
   EXPECT_FALSE(lies_in_huge_pages(memory.data(), kHugeBytes));
 }
 
-// Without an eighth of it, a buffer is as good as whole; without a quarter, it is not.
+// A buffer may lack an eighth of its huge pages, but not a quarter of them.
 TEST(HugePagesTest, AFewSmallOnesMayBeAmongThem) {
   Mapped memory(MADV_HUGEPAGE);
   memory.touch();
@@ -390,7 +390,7 @@ TEST(SealedMemoryTest, MayHaveMoreSealsAndNotFewer) {
     return is_sealed_memory(file.get());
   };
   EXPECT_TRUE(is_sealed_memory(make_sealed_memory("test", 1).or_throw().get()));
-  // In the place of F_SEAL_EXEC, which older kernels do not know.
+  // F_SEAL_WRITE stands for F_SEAL_EXEC, which older kernels do not know.
   EXPECT_TRUE(is_sealed_by(F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | F_SEAL_WRITE));
   EXPECT_FALSE(is_sealed_by(F_SEAL_SHRINK | F_SEAL_SEAL));
   EXPECT_FALSE(is_sealed_by(F_SEAL_GROW | F_SEAL_SEAL));

@@ -22,7 +22,7 @@ TEST(TakeLines, LeavesBytesAsTheyAre) {
   EXPECT_EQ(bytes, before);
 }
 
-// A page that can be written, and behind it one that cannot.
+// The page after the writable one cannot be written.
 TEST(TakeLines, WritesToEveryLineAndToNoOther) {
   if (!kCanTakeLines) GTEST_SKIP() << "not on this processor";
   constexpr std::size_t kPage = 4096;

@@ -107,7 +107,7 @@ TEST(HalfTest, EndsOfTheRange) {
   EXPECT_TRUE(std::isnan(static_cast<float>(BFloat16(std::nanf("")))));
 }
 
-// Every finite number survives, and what lies between two of them goes to the nearer one.
+// Every finite number survives, and a value between two numbers is rounded to the nearer one.
 template <class Number>
 void check_all(std::uint16_t end) {
   for (std::uint16_t bits = 0; bits < end; ++bits) {
@@ -215,7 +215,7 @@ TEST(ReduceOpTest, ADTypeSupportsWhatHasAMeaning) {
   for (const DType dtype : {f16, bf16, f32, f64}) {
     EXPECT_EQ(supported_ops(dtype), "sum, mean, product, min, max");
   }
-  // They have no order.
+  // Complex numbers have no order.
   for (const DType dtype : {c64, c128}) EXPECT_EQ(supported_ops(dtype), "sum, mean, product");
   for (const DType dtype : {f8_e4m3, f8_e5m2}) {
     EXPECT_EQ(supported_ops(dtype),
@@ -296,7 +296,7 @@ TEST(OperationTest, SaysInWordsWhatDoesNotShow) {
   EXPECT_EQ(describe_against(monitored, barrier), "monitored_barrier()");
   EXPECT_EQ(describe_against(barrier, monitored), "barrier()");
   EXPECT_EQ(first_difference(monitored, barrier), "collective");
-  // How groups are made is nobody's layout.
+  // A description does not show the layout by which groups are made.
   uneven.layout = kSetUpLayout;
   EXPECT_EQ(describe_against(gather, uneven), "all_gather(u8 [8])");
   EXPECT_EQ(describe_against(uneven, gather), "all_gather(u8 [8] for a new group)");

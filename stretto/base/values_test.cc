@@ -89,7 +89,7 @@ TEST(ContentHash, OrderOfWordsAndSeedCount) {
   EXPECT_EQ(hash(a, 7), hash(std::vector<std::uint64_t>(a), 7));
 }
 
-// They are in messages and in saved states: other values would need other versions of both.
+// Messages and saved states contain these hashes. New values would need new versions of both.
 TEST(ContentHash, ItsValuesStay) {
   std::vector<std::byte> bytes(1000);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7 + 1);
@@ -119,7 +119,7 @@ TEST(ParseNumberTest, TakesANumberOffTheFront) {
   EXPECT_EQ(text, ",-3x");  // Nothing was taken.
 }
 
-// The values that are published for the algorithm; part by part they are the same.
+// These values are published for FNV-1a. Hashing in parts gives the same values.
 TEST(Fnv1aTest, IsTheKnownOne) {
   EXPECT_EQ(fnv1a(""), 0xcbf29ce484222325u);
   EXPECT_EQ(fnv1a("a"), 0xaf63dc4c8601ec8cu);
@@ -136,7 +136,7 @@ TEST(Printable, KeepsWhatATerminalShowsAndNothingElse) {
   EXPECT_EQ(printable(std::string("\0x", 2)), "?x");
 }
 
-// The published sequence of SplitMix64: a seed in a bug report must mean the same for ever.
+// This is the published sequence of SplitMix64. A seed in a bug report must keep its meaning.
 TEST(RandomTest, GoldenValues) {
   Random random(1234567);
   EXPECT_EQ(random.next(), 6457827717110365317u);
@@ -174,7 +174,7 @@ TEST(RingQueueTest, BehavesLikeADeque) {
   std::deque<int> expected;
   Random random(5);
   for (int i = 0; i < 20000; ++i) {
-    // Grows for a while, then shrinks, so that it wraps around at many sizes.
+    // The queue grows for a while, then shrinks, so that it wraps around at many sizes.
     const bool push = expected.empty() || random.below(100) < (i / 1000 % 2 == 0 ? 60u : 40u);
     if (push) {
       queue.push(i);
