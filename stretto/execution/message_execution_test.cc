@@ -8,8 +8,8 @@
 namespace stretto::execution {
 namespace {
 
-// An all_to_all of a few bytes has hardly any scratch, and a message to and from each rank in every
-// lane.
+// An all_to_all of a few bytes needs hardly any scratch, but in every lane it has a message to and
+// from each rank.
 TEST(MessageExecution, CountsWhatItKeepsForEachMessage) {
   constexpr std::int32_t kRanks = 64;
   const OperationDescriptor operation{
