@@ -26,7 +26,7 @@
 namespace stretto::transport {
 namespace {
 
-// What it has been fed can be read behind an event, as from a socket. Counts how often it is asked.
+// Like a socket, it can be read only after an event. It counts how often it is asked for bytes.
 class EventLink final : public FakeLink {
  public:
   bool needs_poll() const override { return true; }
@@ -41,7 +41,7 @@ class EventLink final : public FakeLink {
     if (!given.ok() || !FakeLink::readable()) told_ = false;
     return given;
   }
-  // Finds what made no event.
+  // Also finds bytes for which there was no event.
   Contact check_contact(TimePoint now) override {
     told_ = true;
     return FakeLink::check_contact(now);
@@ -64,7 +64,7 @@ FrameHeader empty_message(std::uint32_t number) {
   return encode({.kind = FrameKind::message, .key = {.group = 1, .message = number}});
 }
 
-// Rank 0 of many, of which the last alone shares memory with it.
+// Rank 0 of many ranks, of which only the last shares memory with it.
 class DuePeersTest : public ::testing::Test {
  protected:
   static constexpr int kRanks = 131;
@@ -99,15 +99,15 @@ class DuePeersTest : public ::testing::Test {
     for (int r = 1; r < kLocal; ++r) sum += links_[r]->asked;
     return sum;
   }
-  // Whether turns of progress visit nobody, besides the rank that shares memory.
+  // Expects that progress visits no rank, except the one that shares memory.
   void expect_idle() {
     const int before = asked();
     for (int turn = 0; turn < 10; ++turn) EXPECT_FALSE(endpoint_->progress());
     EXPECT_EQ(asked(), before);
   }
 
-  std::unique_ptr<DataPlane> plane_;  // Until SetUp().
-  ProcessHandle process_;             // Of rank kProcess.
+  std::unique_ptr<DataPlane> plane_;  // Only until SetUp().
+  ProcessHandle process_;             // The process of rank kProcess.
   RankVector<EventLink*> links_ = RankVector<EventLink*>(kRanks);
   FakeLink* local_ = nullptr;
   RecordingListener listener_;
@@ -198,7 +198,7 @@ TEST_F(DuePeersTest, TheReceiveOfALargeMessageIsTold) {
   expect_idle();
 }
 
-// The last message that comes for now is the one with which credit is due.
+// Credit becomes due with the last message that comes.
 TEST_F(DuePeersTest, CreditIsGivenThoughNothingElseComes) {
   const std::vector<std::byte> payload(kEagerBytes);
   std::vector<std::byte> bytes(kEagerBytes);
@@ -261,11 +261,11 @@ TEST_F(DuePeersTest, AConflictIsFoundAsLongAsItsMessageWaits) {
   EXPECT_TRUE(endpoint_->find_conflict(1, 3, ours).ok());
 }
 
-// A process of its own stands for rank kProcess, whose link a child of that process may keep open.
+// A separate process stands for rank kProcess. Its link stays open, as if a child had kept it.
 class DueProcessTest : public DuePeersTest {
  protected:
   DueProcessTest() : child_(::fork()) {
-    if (child_ == 0) ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // If the test crashes.
+    if (child_ == 0) ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // Ends the child if the test crashes.
     while (child_ == 0) ::pause();
   }
   void SetUp() override {
@@ -298,7 +298,7 @@ TEST_F(DueProcessTest, TheEndOfAProcessIsTheEndOfItsPeerAMomentLater) {
   expect_idle();
 }
 
-// Something else moves the messages, and makes no event.
+// A data plane moves the messages. It makes no events.
 class DueByPlaneTest : public DuePeersTest {
  protected:
   DueByPlaneTest() : DuePeersTest(std::make_unique<HeldPlane>()) {}

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Feeds the decoder of frame headers with arbitrary bytes, and with good headers that are wrong in
-// some bytes, for few arbitrary ones get past the magic number. What it accepts must be what
-// encode() writes.
+// some bytes, because few arbitrary ones get past the magic number. encode() must write the same
+// bytes as the decoder has accepted.
 // Sources: frame.cc
 
 #include <algorithm>

@@ -46,7 +46,7 @@ std::vector<std::byte> wire(const Send& send) {
   return wire(frame, std::span(send.bytes).first(frame.payload_bytes()));
 }
 
-// What follows wire(send) of a long message: its pieces, from one on and up to another.
+// Returns the pieces of a long message, which follow wire(send): numbers `from` to `to` - 1.
 std::vector<std::byte> pieces(const Send& send, std::size_t from = 0, std::size_t to = 1000) {
   std::vector<std::byte> bytes;
   for (std::size_t at = from * kPieceBytes; at < send.bytes.size() && at < to * kPieceBytes;
@@ -149,7 +149,7 @@ TEST(OutputQueueTest, ForgettingDropsWhatHasNotBegunAndCompletesWhatHas) {
               sent == kFrameHeaderBytes + 100 ? StatusCode::ok : StatusCode::aborted);
     EXPECT_EQ(b.request.status().code(), StatusCode::aborted);
     EXPECT_FALSE(c.request.done());
-    // The bytes belong to their owners again.
+    // The queue must not read these bytes any more.
     std::fill(a.bytes.begin(), a.bytes.end(), std::byte{0});
     link.room_bytes = 1000;
     ASSERT_TRUE(queue.flush(link).ok());
@@ -243,7 +243,7 @@ TEST(OutputQueueTest, ForgettingCutsLongMessages) {
     for (Send* send : {&a, &b}) {
       EXPECT_EQ(send->request.ended.size(), 1u);
       EXPECT_EQ(send->request.status().code(), StatusCode::aborted);
-      // The bytes belong to their owners again.
+      // The queue must not read these bytes any more.
       std::fill(send->bytes.begin(), send->bytes.end(), std::byte{0});
     }
     EXPECT_FALSE(c.request.done());

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Messages of more than kPieceBytes, as they come from a peer; how they go: frame_stream_test.cc.
+// How messages of more than kPieceBytes are received. For sending them see frame_stream_test.cc.
 
 #include <gtest/gtest.h>
 

@@ -37,7 +37,7 @@ class MatcherTest : public ::testing::Test {
   Announcement announce(std::size_t size, const MessageKey& key = kKey) {
     return matcher_.announced(frame(FrameKind::announce, size, key)).or_throw();
   }
-  // A message that finds no receive, with all its bytes.
+  // Makes a whole message arrive for which there is no receive.
   Matcher::Unexpected& arrive_unexpected(std::size_t size, std::byte fill,
                                          const MessageKey& key = kKey) {
     Matcher::Unexpected* unexpected = nullptr;
@@ -104,7 +104,7 @@ TEST_F(MatcherTest, LargeMessagesWaitForTheirReceive) {
   EXPECT_EQ(matcher_.unexpected_bytes(), 0u);
 }
 
-// Where the receiver holds so much already that the sender keeps it.
+// A sender keeps small messages, too, if the receiver already holds too many bytes.
 TEST_F(MatcherTest, SmallMessagesMayWaitForTheirReceiveToo) {
   TrackedRequest& first = receive(10);
   EXPECT_FALSE(matcher_.post_receive(first)) << "small ones come without being called";
@@ -164,7 +164,7 @@ TEST_F(MatcherTest, EqualKeysAreServedInOrder) {
   }
 }
 
-// The receive of the large one is posted second, but its clear is there first.
+// The receive of the large message is posted second, but its clear comes first.
 TEST_F(MatcherTest, AmongEqualKeysAClearIsForTheFirstOfItsClass) {
   const std::vector<std::byte> bytes(kLarge);
   const auto send_of = [&](std::size_t size) {
@@ -194,7 +194,7 @@ TEST_F(MatcherTest, AmongEqualKeysAClearIsForTheFirstOfItsClass) {
   EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, 10)), &first);
 }
 
-// However soon clears come: else two messages might be exchanged.
+// This holds however early clears come. Otherwise two messages could be exchanged.
 TEST_F(MatcherTest, LargeMessagesInTheWrongOrderAreAMismatch) {
   const std::vector<std::byte> bytes(2 * kLarge);
   TrackedRequest send;
@@ -255,7 +255,7 @@ TEST_F(MatcherTest, ForgettingConcernsOneGroup) {
     EXPECT_EQ(request->status().code(), StatusCode::aborted);
   }
   EXPECT_FALSE(others.done());
-  // The parser is still writing to it.
+  // The parser is still writing to `coming`.
   EXPECT_GT(matcher_.unexpected_bytes(), 0u);
   EXPECT_EQ(unexpected_count_, 1u);
   std::fill(coming.bytes.begin(), coming.bytes.end(), std::byte{2});
@@ -299,7 +299,7 @@ TEST_F(MatcherTest, EmptyMessagesCostSomethingToo) {
   EXPECT_GE(matcher_.unexpected_bytes(), 100 * sizeof(Frame));
 }
 
-// The limit on what may lie here would be none otherwise.
+// Otherwise the limit on the bytes of unexpected messages would have no effect.
 TEST_F(MatcherTest, ASmallMessageDoesNotTakeTheMemoryOfALargeOne) {
   for (const std::size_t size : {std::size_t{60000}, std::size_t{1}, std::size_t{50000}}) {
     MessageKey key = kKey;

@@ -56,13 +56,13 @@ TEST_F(EndpointTest, GivesAQuietPeerSomethingToAcknowledge) {
   FrameHeader header;
   std::copy_n(links[1]->written.begin(), header.size(), header.begin());
   EXPECT_EQ(decode(header).or_throw().kind, FrameKind::credit);
-  // Not behind what does not leave anyway.
+  // Only one sign waits behind output that cannot leave.
   links[1]->room_bytes = 0;
   for (int i = 0; i < 100; ++i) check();
   links[1]->room_bytes = 1 << 20;
   endpoint->progress();
   EXPECT_EQ(links[1]->written.size(), 3 * kFrameHeaderBytes);
-  // And taken by the other side for what it is.
+  // The other side accepts the frames as signs of life.
   for (int i = 0; i < 3; ++i) links[2]->feed(header);
   endpoint->progress();
   EXPECT_TRUE(endpoint->peer_status(2).status.ok());
@@ -80,7 +80,7 @@ TEST_F(EndpointTest, SignsOfLifeAreNoMessageThatArrives) {
   EXPECT_EQ(endpoint->contact(0).received_rate, 0) << "of this rank itself there is nothing to say";
 }
 
-// Between two of its pieces no frame of it is coming.
+// The message still arrives between two of its pieces, when no frame of it is coming.
 TEST_F(EndpointTest, ALongMessageArrivesUntilItsLastPieceHasCome) {
   const MessageKey key{.group = 1};
   std::vector<std::byte> bytes(2 * kPieceBytes);
@@ -108,7 +108,7 @@ TEST_F(EndpointTest, ALongMessageArrivesUntilItsLastPieceHasCome) {
   EXPECT_EQ(endpoint->contact(1).received_rate, 0);
 }
 
-// Messages go elsewhere: the link still says that this rank is there, and carries none.
+// A data plane moves the messages. The link only gives signs that this rank is there.
 TEST(Endpoint, ALinkWithoutMessagesGivesSignsOfLifeAndTakesNothingElse) {
   Endpoint::Parts parts{.rank = 0, .data_plane = std::make_unique<HeldPlane>()};
   auto owned = std::make_unique<FakeLink>();
@@ -119,7 +119,7 @@ TEST(Endpoint, ALinkWithoutMessagesGivesSignsOfLifeAndTakesNothingElse) {
   link->contact.wants_sign = true;
   endpoint->check_contacts(Clock::now());
   ASSERT_EQ(link->written.size(), kFrameHeaderBytes);
-  // By the other end of such a link, too.
+  // The other end of such a link accepts the sign.
   link->feed(link->written);
   endpoint->progress();
   EXPECT_TRUE(endpoint->peer_status(1).status.ok());
@@ -129,7 +129,8 @@ TEST(Endpoint, ALinkWithoutMessagesGivesSignsOfLifeAndTakesNothingElse) {
                  "the ranks have been set up with different data planes");
 }
 
-// An exception that says who is out of reach comes to the program when its communicator has gone.
+// A program may catch the exception that names an unreachable rank after it has destroyed the
+// communicator. The destructor must not wait for this rank.
 TEST_F(EndpointTest, LastWordsDoNotWaitForWhoIsOutOfReach) {
   links[1]->room_bytes = links[2]->room_bytes = 0;
   links[3]->finished = false;

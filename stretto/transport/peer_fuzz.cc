@@ -1,9 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What a peer may do to this rank with the bytes it sends: arbitrary ones, and frames that are good
-// by themselves but come at any time, while requests are posted and groups are forgotten. A request
-// must end once, nothing may be written to its bytes afterwards, and all end when the peer is lost.
+// Feeds this rank with bytes of a peer: arbitrary ones, and frames that are valid by themselves but
+// come at any time, while requests are posted and groups are forgotten. A request must end once,
+// nothing may be written to its bytes afterwards, and all requests end when the peer is lost.
 // Another plane may move the messages: then farewells and agreements wait for it.
 // Sources: peer.cc matcher.cc frame_stream.cc transport.cc
 // Sources: frame.cc frame_messages.cc
@@ -20,7 +20,7 @@ using namespace stretto::transport;
 
 namespace {
 
-// The input as a list of decisions; zeros when it has been used up.
+// Reads the input as a list of decisions, which are zero when it has been used up.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size) : data_(data), size_(size) {}
@@ -32,7 +32,7 @@ class Input {
     return *data_++;
   }
   std::uint32_t below(std::uint32_t bound) { return byte() % bound; }
-  // Around the sizes at which the protocol changes.
+  // Returns one of the sizes around which the protocol changes.
   std::size_t message_bytes() {
     constexpr std::size_t kSizes[] = {
         0, 1, 55, 300, 5000, kEagerBytes, kEagerBytes + 1, 100000, kPieceBytes + 1};
@@ -44,7 +44,7 @@ class Input {
  private:
   const std::uint8_t* data_;
   std::size_t size_;
-  int long_left_ = 16;  // They take time and memory.
+  int long_left_ = 16;  // Limits long messages, which take time and memory.
 };
 
 class Harness : private TransportListener {
@@ -66,7 +66,7 @@ class Harness : private TransportListener {
     plane_.read = plane_.arrived;
     for (int turn = 0; turn < 10000 && peer_->status().ok(); ++turn) peer_->progress();
     take_completions();
-    // However much has come that nobody has asked for, the end of the peer is noticed.
+    // The end of the peer is noticed, however many unexpected bytes have come.
     if (peer_->status().ok() || !open_.empty() || told_lost_ != 1) std::abort();
     if (peer_->half_forgotten() != 0 || unexpected_bytes() > kUnexpectedBytesMax) std::abort();
   }
@@ -152,7 +152,7 @@ class Harness : private TransportListener {
     for (; !completions_.empty(); completions_.pop()) {
       const std::uint64_t cookie = completions_.front().cookie;
       const std::size_t before = open_.size();
-      // Frees the bytes: whoever touches them now is found out by the address sanitizer.
+      // Frees the bytes, so that the address sanitizer finds later accesses.
       open_.remove_if([&](const Message& message) { return message.request.cookie == cookie; });
       if (open_.size() + 1 != before) std::abort();
       if (!input_.empty() && input_.below(4) == 0) {
@@ -162,7 +162,7 @@ class Harness : private TransportListener {
     }
   }
   void group_left(std::uint64_t, stretto::Rank, Farewell) override {
-    // At the end of the peer nothing is waited for.
+    // A peer that has ended forgets no more groups.
     if (peer_->status().ok() && input_.below(4) == 0) {
       peer_->forget(input_.below(4), {stretto::StatusCode::aborted, "enough"});
     }
@@ -212,7 +212,7 @@ class Harness : private TransportListener {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  // The last byte, which few other decisions need, says what moves the messages.
+  // Few other decisions need the last byte. It says whether another plane moves the messages.
   Harness(Input(data, size), size > 0 && data[size - 1] % 2 == 0).run();
   return 0;
 }

@@ -14,14 +14,14 @@
 namespace stretto::transport {
 namespace {
 
-// When and by which words a peer is lost whose link has ended.
+// These tests show when a peer is lost whose link has ended, and with which message.
 class PeerEndTest : public PeerFixture {};
 
 TEST_F(PeerEndTest, IsLostByWhatTheLauncherTells) {
   TrackedRequest request;
   request.peer = 1;
   peer_.recv(request);
-  heard_.obituary = "";  // Somebody looks after it.
+  heard_.obituary = "";  // The launcher has told nothing yet.
   link_.ended = true;
   progress();
   EXPECT_TRUE(heard_.lost.empty());
@@ -72,12 +72,12 @@ TEST_F(PeerEndTest, NobodyWaitsForTheEndOfOneWhileLeaving) {
   link_.ended = true;
   progress();
   EXPECT_TRUE(peer_.awaits_obituary());
-  listener_ = nullptr;  // As at the end of an endpoint.
+  listener_ = nullptr;  // An endpoint that ends has no listener.
   progress();
   EXPECT_EQ(peer_.status().message(), "lost rank 1 (fake): the end");
 }
 
-// Something else moves the messages.
+// A data plane moves the messages.
 class PeerOnPlaneTest : public PeerFixture {
  protected:
   PeerOnPlaneTest() : PeerFixture(std::make_unique<HeldPlane>()) {
@@ -89,7 +89,7 @@ TEST_F(PeerOnPlaneTest, FarewellsAreHeardWhenWhatWasSentBeforeThemIsHere) {
   feed_farewell(5);
   feed_farewell(6);
   progress();
-  plane_->arrived = 3;  // After that.
+  plane_->arrived = 3;  // Two more messages begin to come.
   feed({.kind = FrameKind::abort,
         .key = {.group = 9, .sequence = static_cast<std::uint32_t>(StatusCode::timeout)}});
   progress();
@@ -171,7 +171,7 @@ TEST_F(PeerOnPlaneTest, FarewellsWaitTenSecondsForWhatNeverComes) {
   peer_.check_contact(now);
   feed_farewell(5);
   progress();
-  peer_.check_contact(now += std::chrono::hours(1));  // This process stood still.
+  peer_.check_contact(now += std::chrono::hours(1));  // As if this process had been stopped.
   for (int second = 2; second < 10; ++second) peer_.check_contact(now += std::chrono::seconds(1));
   progress();
   EXPECT_TRUE(heard_.groups_left.empty());

@@ -48,7 +48,7 @@ class PeerTest : public PeerFixture {
          0);
     link_.feed(std::as_bytes(std::span(text)));
   }
-  // What has been written to the link, whole frames.
+  // Returns the whole frames that have been written to the link.
   std::vector<Frame> sent_frames() const {
     std::vector<Frame> frames;
     for (std::size_t at = 0; at < link_.written.size();) {
@@ -115,7 +115,7 @@ TEST_F(PeerTest, ForgetsAMessageWhoseBytesAreComing) {
 
 TEST_F(PeerTest, KeepsNothingForAForgottenGroup) {
   peer_.forget(1, Status(StatusCode::aborted, "enough"));
-  // More than a peer may leave here unasked.
+  // These are more bytes than a peer may leave here unasked.
   for (int i = 0; i < 1200; ++i) {
     feed_message(kPeerKey, 60000);
     progress();
@@ -244,7 +244,7 @@ TEST_F(PeerTest, AForgottenGroupIsKeptUntilBothHaveForgottenIt) {
   EXPECT_EQ(peer_.half_forgotten(), 1u);
   peer_.forget(2, reason);
   EXPECT_EQ(peer_.half_forgotten(), 0u);
-  // What is still posted has nobody to hear it; what has been posted before is over.
+  // Forgetting a group is no failure of the peer.
   EXPECT_TRUE(peer_.status().ok());
 }
 
@@ -255,7 +255,7 @@ TEST_F(PeerTest, FarewellsWithoutEndAreRefused) {
   EXPECT_EQ(peer_.half_forgotten(), 0u) << "nothing is kept of a peer that is lost";
 }
 
-// What its program says by it may concern more than the group.
+// The program's reason for an abort may concern more than the group.
 TEST_F(PeerTest, AbortsOfGroupsThatHaveFailedAreHeard) {
   peer_.abandon(9, Status(StatusCode::timeout, "late"));
   feed_abort(static_cast<std::uint32_t>(StatusCode::aborted), 2, "enough");
@@ -335,7 +335,7 @@ TEST_F(PeerTest, HearsTheReportsItHasAskedForOnce) {
   feed_report(1, 2, "");
   progress();
   EXPECT_EQ(heard_.reports.size(), 2u);
-  // Nobody wants to know about a group that is no more.
+  // A report about a forgotten group is dropped.
   peer_.forget(1, Status(StatusCode::aborted, "enough"));
   feed_report(1, 3, "late");
   progress();

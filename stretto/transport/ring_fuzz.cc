@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What a process may leave in the ring between it and this one: any position of its own, any bytes.
+// Another process may leave any position of its own and any bytes in the ring that it shares.
 // Sources: ring.cc
 
 #include <cstdlib>
@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } action;
   for (; size >= sizeof(action); data += sizeof(action), size -= sizeof(action)) {
     std::memcpy(&action, data, sizeof(action));
-    // Exactly of its size, so that the address sanitizer sees accesses beyond it.
+    // The buffer ends at exactly this size, so that the address sanitizer sees accesses beyond it.
     std::vector<std::byte> buffer(action.bytes % (2 * Ring::kBytes));
     stretto::Result<std::size_t> moved = std::size_t{0};
     const stretto::ConstByteSpan whole = buffer;

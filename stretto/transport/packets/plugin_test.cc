@@ -10,7 +10,7 @@
 namespace stretto::transport::packets {
 namespace {
 
-// Of another rank, which has got it wrong.
+// Another rank has passed a wrong address.
 TEST(UcxPlugin, AnAddressThatIsNoneIsAFailureOfThatPeer) {
   const Result<Plugin> plugin = load_plugin("ucx", "");
   if (!plugin.ok()) GTEST_SKIP() << plugin.status().message();

@@ -13,8 +13,8 @@
 namespace stretto::transport::packets {
 namespace {
 
-// A library that says of a packet that it has come when its first bytes have, and that it has been
-// received when the test says so.
+// A library that reports a packet when its first bytes have come, and the end of its receive when
+// the test says so.
 class SlowEngine final : public Engine {
  public:
   const char* library() const override { return "a slow library"; }
@@ -50,7 +50,7 @@ class SlowEngine final : public Engine {
   };
   std::deque<Packet> coming;
   int received = 0;
-  int here = 0;  // How many of them have all their bytes.
+  int here = 0;  // How many received packets have all their bytes.
   std::size_t sent_bytes = 0;
   bool sends_have_ended = false;
   std::string failure_text;
@@ -65,7 +65,7 @@ class PacketStreamsTest : public ::testing::Test {
     streams_ = std::make_unique<PacketStreams>(std::move(engine), 0, 3, 2);
   }
 
-  // What has not ended would be left to the library for ever.
+  // Ends all operations, because the library would keep the others for ever.
   ~PacketStreamsTest() override {
     engine_->sends_have_ended = true;
     engine_->here = engine_->received;

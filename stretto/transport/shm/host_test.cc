@@ -23,7 +23,7 @@ using std::chrono::seconds;
 using stretto::testing::FewDescriptors;
 using stretto::testing::make_unix_pair;
 
-// As one of two ranks of this host, in a job of so many.
+// Attaches as rank `self`, 0 or 1, the two of this host, in a job of `ranks` ranks.
 Result<Endpoint::Parts> attach_by(Rank self, FileDescriptor socket, std::size_t ranks = 2) {
   std::vector<FileDescriptor> sockets(ranks);
   sockets[self == 0 ? 1 : 0] = std::move(socket);
@@ -32,11 +32,11 @@ Result<Endpoint::Parts> attach_by(Rank self, FileDescriptor socket, std::size_t 
 
 struct Outcome {
   Status rank_0;
-  int rank_1 = -1;  // What the function has returned.
+  int rank_1 = -1;  // What the function of rank 1 has returned.
 };
 
-// Two ranks attach to each other. Rank 1, which does what the function does, is another process,
-// with limits of its own.
+// Attaches two ranks to each other. Rank 1 is another process, with limits of its own, that calls
+// `rank_1`.
 template <class Rank1>
 Outcome attach_two(const Rank1& rank_1) {
   auto [own, other] = make_unix_pair(SOCK_STREAM);
@@ -53,8 +53,8 @@ Outcome attach_two(const Rank1& rank_1) {
   return outcome;
 }
 
-// One is for the process of the other; one is that of the own inbox, until it has been sent, and
-// then that of the other's, until it has been mapped.
+// One descriptor is for the process of the other rank. The second is that of the own inbox until it
+// has been sent, and then that of the other inbox until it has been mapped.
 TEST(AttachTest, TwoDescriptorsAreEnough) {
   const Outcome outcome = attach_two([](FileDescriptor socket) {
     const FewDescriptors two(2);
@@ -89,7 +89,7 @@ TEST(AttachTest, AShortageThatLastsIsSaid) {
   EXPECT_EQ(outcome.rank_1, 0);
 }
 
-// They are never paid for.
+// No memory is used for rings of ranks on other hosts.
 TEST(AttachTest, RingsOfOtherHostsCountForNothing) {
   auto ends = make_unix_pair(SOCK_STREAM);
   auto other =
@@ -106,8 +106,8 @@ TEST(AttachTest, RanksThatWaitOnOneCoreKnow) {
   auto other = std::async(std::launch::async, [&] { return attach_by(1, std::move(ends.second)); });
   const auto first = Endpoint::create(attach_by(0, std::move(ends.first)).or_throw()).or_throw();
   const auto second = Endpoint::create(other.get().or_throw()).or_throw();
-  EXPECT_FALSE(first->shares_core());  // The other has not waited yet.
-  // This thread may be moved in between, but not each time.
+  EXPECT_FALSE(first->shares_core());  // Rank 1 has not waited yet.
+  // The kernel may move this thread to another core in between, but not each time.
   bool found = false;
   for (int i = 0; i < 1000 && !found; ++i) {
     first->shares_core();

@@ -46,7 +46,7 @@ TEST(MappingTest, IsSharedSealedAndZeroed) {
 TEST(MappingTest, RefusesWhatCouldTakeItsPagesAway) {
   EXPECT_EQ(FileMemory().open(make_shrinking_file(), 4096).status().code(), StatusCode::protocol);
   EXPECT_TRUE(FileMemory().open(make_file(4096), 4096).ok());
-  // Something that has no seals at all.
+  // This file has no seals at all.
   EXPECT_EQ(
       FileMemory().open(FileDescriptor(::open("/proc/self/exe", O_RDONLY)), 100).status().code(),
       StatusCode::protocol);
@@ -60,7 +60,7 @@ TEST(MappingTest, RefusesAFileThatIsTooSmall) {
   EXPECT_EQ(FileMemory().open(FileDescriptor(), 4096).status().code(), StatusCode::protocol);
 }
 
-// Rank 0's memory, and the bare end of the socket on which rank 1 would be.
+// The memory of rank 0, and the bare end of the socket on which rank 1 would be.
 class MemoryTest : public ::testing::Test {
  protected:
   MemoryTest() {
@@ -87,7 +87,7 @@ class MemoryTest : public ::testing::Test {
   std::shared_ptr<ShmMemory> memory_;
 };
 
-// The other end is this process itself, which has the memory of both.
+// The peer is this process itself, which has the memory of both ranks.
 TEST_F(MemoryTest, PrivateMemoryIsReachedOnceItIsProved) {
   ASSERT_TRUE(memory_->find_process(1).ok());
   EXPECT_FALSE(memory_->reaches_private(1));
@@ -151,7 +151,7 @@ TEST_F(MemoryTest, WhatComesAndGoesWhileAPeerDoesNotReadIsNotKept) {
   const auto use = [&](int times) {
     for (int i = 0; i < times; ++i) (void)memory_->allocate(4096).or_throw();
   };
-  use(2000);  // More than the socket takes.
+  use(2000);  // More notices than the socket takes.
   memory_->service();
   const int before = open_descriptors();
   use(1000);
@@ -170,7 +170,7 @@ TEST_F(MemoryTest, NoDescriptorLeaks) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-// The memories of two ranks.
+// The connected memories of two ranks.
 class MemoryShortage : public ::testing::Test {
  protected:
   MemoryShortage() {
@@ -188,7 +188,7 @@ class MemoryShortage : public ::testing::Test {
     owner_->service();
     other_->service();
   }
-  // Whether the region comes within a time that is ample.
+  // Whether the region arrives within an ample time.
   bool arrives(RemoteAddress address) {
     return comes_true([&] {
       turn();
@@ -250,7 +250,7 @@ TEST_F(MemoryShortage, WhatComesBehindSuchAFileComesAfterIt) {
   EXPECT_TRUE(other_->find_shortage(0, address).ok());
 }
 
-// No event tells that there is room.
+// No event tells that descriptors are free again.
 TEST_F(MemoryShortage, IsLookedAtAgainWithAllThatHasComeBehindIt) {
   const Region region = owner_->allocate(4096).or_throw();
   Region freed = owner_->allocate(4096).or_throw();

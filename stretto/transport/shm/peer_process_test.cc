@@ -67,7 +67,7 @@ class Child {
 
 class PeerProcessTest : public ::testing::Test {
  protected:
-  // What both have at the same address, before the child is there.
+  // Both processes have this at the same address, because it is made before the child.
   std::vector<std::byte> shared_ = std::vector<std::byte>(kBytes, std::byte{1});
   std::uint32_t proof_ = 0xabcd1234;
   Child child_;
@@ -92,7 +92,7 @@ TEST_F(PeerProcessTest, ReadsWhatIsThereAndNotHere) {
 
 TEST_F(PeerProcessTest, WritesThereAndNotHere) {
   const std::vector<std::byte> sent(kBytes - 1, std::byte{7});
-  child_.stop();  // As if debugged: it need not run for this.
+  child_.stop();  // As if debugged: the child need not run for a copy.
   ASSERT_TRUE(child_.process().put(sent, address_of(shared_.data())).ok());
   EXPECT_EQ(shared_, std::vector<std::byte>(kBytes, std::byte{1}));
   std::vector<std::byte> theirs(kBytes);
@@ -119,7 +119,7 @@ TEST_F(PeerProcessTest, WhatIsNotThereIsNamed) {
   EXPECT_EQ(child_.process().put(bytes, 8).code(), StatusCode::system);
 }
 
-// The kernel copies what it can, and says how much that was.
+// The kernel copies what it can, and returns how many bytes it has copied.
 TEST_F(PeerProcessTest, ARangeThatEndsTooEarlyIsAFailure) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   void* const pages =
@@ -146,7 +146,7 @@ TEST_F(PeerProcessTest, OneThatHasEndedIsLost) {
 
 volatile std::sig_atomic_t signals_seen = 0;
 
-// A profiler's, say, while the kernel is asked whether the process is there.
+// A profiler may send signals while the kernel is asked whether the process is there.
 TEST_F(PeerProcessTest, SignalsThatThisOneGetsDoNotEndIt) {
   struct sigaction counting {};
   counting.sa_handler = [](int) { signals_seen = signals_seen + 1; };

@@ -1,9 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What another process of the host may say about its memory over the Unix socket, with files that
-// are what it says, others, or none. Whatever address it then names, only memory that is there is
-// found, as long as it is held.
+// Another process of the host may say anything about its memory over the Unix socket, with files
+// that fit, other files, or none. Whatever address it names then, only memory that is there is
+// found, and it stays there while it is held.
 // Sources: channel.cc memory.cc peer_process.cc ../memory.cc ../process_handle.cc ../ring.cc
 
 #include <fcntl.h>

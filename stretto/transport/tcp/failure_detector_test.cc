@@ -14,10 +14,10 @@ using std::chrono::seconds;
 constexpr Duration kLimit = seconds(10);
 constexpr Duration kHeartbeat = milliseconds(500);
 
-// Looks twice a second, at a connection that behaves as a test says.
+// Looks twice a second at a connection whose state a test sets.
 class FailureDetectorTest : public ::testing::Test {
  protected:
-  // Lets time pass in which the connection is in `state`; returns how much until it was given up.
+  // Lets `time` pass with the connection in `state`. Returns how long it took to give it up, if so.
   std::optional<Duration> watch(const ConnectionState& state, Duration time) {
     const TimePoint begin = now_;
     while (now_ - begin < time) {
@@ -29,7 +29,7 @@ class FailureDetectorTest : public ::testing::Test {
     }
     return std::nullopt;
   }
-  // Nobody looks meanwhile.
+  // Lets time pass in which nobody looks at the connection.
   void pause(Duration time) { now_ += time; }
 
   FailureDetector detector_{kLimit};
@@ -43,12 +43,12 @@ TEST_F(FailureDetectorTest, WhatIsInFlightMustBeAcknowledgedWithinTheLimit) {
   const auto lost = watch({.acknowledged_bytes = 7, .in_flight = true}, seconds(60));
   ASSERT_TRUE(lost);
   EXPECT_LE(*lost, kLimit);
-  // An idle second may go before an outage of 6 s, and the next retransmission come after 1.25 s.
+  // The limit covers an idle second, an outage of 6 s, and 1.25 s until the next retransmission.
   EXPECT_GE(*lost, seconds(7));
   EXPECT_GE(contact_.silence, seconds(8));
 }
 
-// What came last came between two looks.
+// The last acknowledgement has come between two looks.
 TEST_F(FailureDetectorTest, SilenceBeginsWithTheLastAcknowledgement) {
   watch({.acknowledged_bytes = 7, .in_flight = true}, seconds(1));
   watch({.acknowledged_bytes = 8, .in_flight = true, .since_acknowledgement = milliseconds(400)},
@@ -84,7 +84,7 @@ TEST_F(FailureDetectorTest, AnyProgressIsASignOfLife) {
   }
 }
 
-// Where packets are lost one way only, what the peer repeats looks like an acknowledgement.
+// If packets are lost one way only, the peer's repetitions look like acknowledgements.
 TEST_F(FailureDetectorTest, HearingTheRepetitionsOfThePeerIsNone) {
   std::uint64_t packets = 0;
   while (!contact_.lost && packets < 20) {
@@ -97,21 +97,21 @@ TEST_F(FailureDetectorTest, HearingTheRepetitionsOfThePeerIsNone) {
   EXPECT_TRUE(contact_.heard);
 }
 
-// A cable out of this host's own socket: the kernel cannot even send.
+// If the cable of this host is pulled out, the kernel cannot even send.
 TEST_F(FailureDetectorTest, WhatCannotLeaveThisHostCountsAsInFlight) {
   EXPECT_TRUE(watch({.unsent = true, .probe_unanswered = true}, kLimit));
   EXPECT_TRUE(watch({.unsent = true}, kLimit));
 }
 
 TEST_F(FailureDetectorTest, AProcessThatIsStoppedIsNotGivenUp) {
-  // Its socket is full, and its kernel says so whenever it is asked, which is ever more seldom.
+  // The peer's socket is full. Its kernel says so when it is probed, at ever longer intervals.
   const ConnectionState full{.acknowledged_bytes = 9,
                              .unsent = true,
                              .window_open = false,
                              .since_acknowledgement = seconds(100)};
   EXPECT_FALSE(watch(full, std::chrono::minutes(30)));
   EXPECT_EQ(signs_, 0);
-  // The same where its kernel has dropped what was in flight: that is sent again and answered.
+  // The peer's kernel has dropped data in flight, which is sent again and then answered.
   const ConnectionState dropped{.acknowledged_bytes = 9,
                                 .in_flight = true,
                                 .unsent = true,
@@ -140,7 +140,7 @@ TEST_F(FailureDetectorTest, AHostThatVanishesWhileItsProcessIsStoppedIsGivenUp) 
 TEST_F(FailureDetectorTest, AnIdleConnectionAsksForASignAndIsNeverGivenUp) {
   EXPECT_FALSE(watch({}, std::chrono::minutes(10)));
   EXPECT_GT(signs_, 500);
-  // Each sign is acknowledged: then one is needed in a second or so.
+  // If each sign is acknowledged, the next is needed after about a second.
   signs_ = 0;
   for (std::uint64_t bytes = 64; bytes < 64 * 100; bytes += 64) {
     EXPECT_FALSE(watch({.acknowledged_bytes = bytes}, milliseconds(1500)));
@@ -172,7 +172,7 @@ TEST_F(FailureDetectorTest, WhatWaitsForThePeerToMakeRoomDoesNotWaitForTheNetwor
   ConnectionState state{.waiting_bytes = 9000, .unsent = true, .window_open = false};
   EXPECT_FALSE(watch(state, seconds(5)));
   EXPECT_EQ(contact_.waiting_bytes, 0u);
-  // It reads now and then, and has a little room whenever somebody looks.
+  // The peer reads now and then, and has a little room whenever somebody looks.
   state.window_open = true;
   for (int look = 0; look < 20; ++look) {
     state.acknowledged_bytes += 4096;
@@ -180,7 +180,7 @@ TEST_F(FailureDetectorTest, WhatWaitsForThePeerToMakeRoomDoesNotWaitForTheNetwor
     EXPECT_FALSE(watch(state, kHeartbeat));
     EXPECT_EQ(contact_.waiting_bytes, 0u);
   }
-  // An outage that begins when its room has just been used up.
+  // An outage begins when the peer's room has just been used up.
   state.in_flight = true;
   for (int look = 0; look < 4; ++look) {
     state.without_room += kHeartbeat;

@@ -31,7 +31,7 @@ std::unique_ptr<TcpLink> link_of(FileDescriptor socket,
       .or_throw();
 }
 
-// The peer answers what it reads, as credits do, and begins long after the link has been given up.
+// The peer sends as it reads, as with credit, and begins long after the link has been destroyed.
 TEST(TcpLink, WhatHasBeenWrittenArrivesAlthoughThePeerAnswersLate) {
   auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
   auto link = link_of(std::move(mine));
@@ -105,7 +105,7 @@ TEST(TcpLink, ASilentNetworkDoesNotHoldTheEndUp) {
   EXPECT_LE(Clock::now() - begin, std::chrono::milliseconds(500));
 }
 
-// The kernel ends the connection then; here it does so sooner than it would.
+// The kernel ends the connection after a while. This test makes it do so sooner.
 TEST(TcpLink, WithoutALimitNobodyKnowsForHowLongTheNetworkWasSilent) {
   auto [mine, theirs] = testing::make_tcp_pair();
   const auto link = link_of(std::move(mine));
@@ -151,7 +151,7 @@ TEST(TcpLink, WhatHasBeenWrittenArrivesAfterAnOutageThatHeals) {
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const int unused = 0;
   ASSERT_EQ(::setsockopt(theirs.get(), SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof(unused)), 0);
-  // To which a socket that is closed answers by an end of all.
+  // If the socket were closed, it would answer this byte with a reset.
   EXPECT_EQ(::send(theirs.get(), piece.data(), 1, MSG_NOSIGNAL), 1);
   std::array<std::byte, 200> buffer;
   std::size_t arrived = 0;
@@ -165,7 +165,7 @@ TEST(TcpLink, WhatHasBeenWrittenArrivesAfterAnOutageThatHeals) {
   leaving.join();
 }
 
-// Asking for more would cost each small message a system call.
+// Asking the socket for more would cost each small message another system call.
 TEST(TcpLink, ABufferThatIsNotFilledHasEmptiedTheSocket) {
   auto [mine, theirs] = testing::make_tcp_pair();
   const auto link = link_of(std::move(mine));
@@ -176,7 +176,7 @@ TEST(TcpLink, ABufferThatIsNotFilledHasEmptiedTheSocket) {
   EXPECT_FALSE(link->readable());
 }
 
-// Epoll tells of both at once, and never again.
+// Epoll reports the bytes and the end at once, and never again.
 TEST(TcpLink, AnEndThatComesWithTheLastBytesIsFound) {
   auto [mine, theirs] = testing::make_tcp_pair();
   const auto link = link_of(std::move(mine));
@@ -206,7 +206,7 @@ TEST(ConnectionState, SaysForHowLongThePeerHadNoRoom) {
   EXPECT_GT(state->waiting_bytes, 0u);
 }
 
-// Else it would find out too late that an outage is over.
+// With fewer tries it would notice too late that an outage is over.
 TEST(TcpLink, TheKernelTriesAgainEightTimesWithinTheLimit) {
   auto [mine, theirs] = testing::make_tcp_pair();
   constexpr int kRetransmissionPauseMax = 44;  // TCP_RTO_MAX_MS
@@ -221,7 +221,7 @@ TEST(TcpLink, TheKernelTriesAgainEightTimesWithinTheLimit) {
   EXPECT_NEAR(milliseconds, 1250, 10) << "in ticks of the kernel";
 }
 
-// A link by two connections, with raw sockets at their other ends.
+// A link over two connections, with raw sockets at their other ends.
 struct Striped {
   explicit Striped(int buffer_bytes = 0, Duration network_timeout = {}) {
     std::vector<std::unique_ptr<TcpLink>> stripes;
@@ -254,7 +254,7 @@ TEST(StripedLink, ASilentNetworkOfTwoLosesThePeer) {
   EXPECT_LT(contact.sent_rate, 100'000);
 }
 
-// As on a link that carries messages with the credit for others between them.
+// Large messages alternate with small frames, as where credit goes between messages.
 TEST(StripedLink, EachConnectionGetsItsShareOfTheBytes) {
   const Striped striped(4 << 20);
   const std::vector<std::byte> message(StripedLink::kBlockBytes);
@@ -318,7 +318,7 @@ TEST(StripedLink, SignsOfLifeBesideABlockThatWaitsLeaveTheStreamAlone) {
 }
 
 struct RawPeer : Striped {
-  // A block of one byte.
+  // Sends a block of one byte.
   void send(std::size_t stripe, unsigned char number) {
     const std::array<unsigned char, 9> block{number, 0, 0, 0, 1};
     ASSERT_EQ(::send(ends[stripe].get(), block.data(), block.size(), 0), std::ssize(block));
@@ -377,7 +377,7 @@ TEST(StripedLink, WhatBringsNothingForASecondAfterAResetOfTheOtherIsGivenUp) {
 TEST(StripedLink, APeerThatSendsOnlySignsOfLifeKeepsNobodyWaiting) {
   const Striped striped;
   std::vector<std::byte> bytes(2000 * 8);
-  // Then block 0, of one byte.
+  // Block 0, of one byte, follows the signs of life.
   bytes.resize(bytes.size() + 9);
   bytes[bytes.size() - 5] = std::byte{1};
   bytes.back() = std::byte{42};
