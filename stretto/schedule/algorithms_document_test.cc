@@ -17,7 +17,7 @@
 namespace stretto::schedule {
 namespace {
 
-// Divisible by every number of ranks in the table, and by one less.
+// Divisible by every number of ranks in the table, and by this number minus one.
 constexpr std::size_t kBytes = std::size_t{64} * 63 * 15 * 5 * 16;
 
 std::vector<std::string> cells_of(const std::string& line) {

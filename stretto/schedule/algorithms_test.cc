@@ -25,7 +25,7 @@ std::string test_name(const ::testing::TestParamInfo<Algorithm>& info) {
 
 class EveryAlgorithm : public ::testing::TestWithParam<Algorithm> {};
 
-// What accesses memory does so with few ranks, too.
+// Few ranks are enough for the address sanitizer: they make the same kinds of accesses.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr int kMostRanks = 24;
 #else
@@ -60,7 +60,7 @@ TEST_P(EveryAlgorithm, NeedsMemoryInProportionToTheRanks) {
       const Schedule schedule = GetParam().build({rank, n, 0});
       EXPECT_LE(std::ssize(schedule.steps), std::max(6, hops) * n) << "rank " << rank.value();
       EXPECT_LE(std::ssize(schedule.places), std::max(9, hops) * n) << "rank " << rank.value();
-      // Where values meet in pairs, sums lie beside what arrives: 5/4 of the buffer.
+      // Where values are combined in pairs, sums lie beside arriving chunks: 5/4 of the buffer.
       EXPECT_LE(schedule.raw_slots + schedule.partial_slots, (personal ? 8 : 5) * n / 4 + 20);
     }
   }
@@ -81,12 +81,12 @@ TEST(Algorithms, RootedOnesAreCorrectForEveryRoot) {
   }
 }
 
-// Whoever walks through its peers in the order of ranks hits rank 0 from all sides at once. Where
-// everything is for the root, that is as it must be.
+// If all ranks began with their peers in the order of ranks, all would send to rank 0 at once. This
+// is right only where everything is for the root.
 TEST(Algorithms, NoRankGetsTheFirstMessageOfMoreThanAQuarter) {
   constexpr int kRanks = 16;
   for (const Algorithm& algorithm : algorithms()) {
-    // Some are meant to hit one rank.
+    // These send to one rank on purpose.
     const bool to_root =
         algorithm.collective == Collective::reduce || algorithm.collective == Collective::gather ||
         (algorithm.collective == Collective::barrier && algorithm.name == "direct");
@@ -131,7 +131,7 @@ TEST(Algorithms, NumbersAreStable) {
                                                   "two_level_eager"};
   for (const Algorithm& algorithm : algorithms()) {
     EXPECT_EQ(families.at(algorithm.id), algorithm.name);
-    // What layers below this one say.
+    // Layers below this one have the same names.
     EXPECT_EQ(algorithm_name(algorithm.id), algorithm.name);
   }
 }
@@ -141,7 +141,7 @@ TEST(Algorithms, EveryCollectiveHasACanonicalOrPlainChoiceForBothKindsOfAccess) 
        {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
         Collective::broadcast, Collective::barrier, Collective::reduce, Collective::gather,
         Collective::scatter, Collective::all_to_all}) {
-    for (const Access access : {Access::messages, Access::mapped}) {  // Not of both.
+    for (const Access access : {Access::messages, Access::mapped}) {  // Not Access::both.
       const auto choices = testing::algorithms_for(collective, access);
       EXPECT_TRUE(std::ranges::any_of(choices, [](const Algorithm* algorithm) {
         return algorithm->order != Order::fixed;
@@ -169,7 +169,7 @@ TEST(RecursiveHalving, TalksToFewRanksForPowersOfTwo) {
   EXPECT_EQ(peers, (std::set<int>{4, 7, 1, 13, 21, 37}));
 }
 
-// The point of having two trees: who serves others in one only receives in the other.
+// A rank that serves others in one tree only receives in the other: the reason for two trees.
 TEST(DoubleBinaryTree, NobodyServesOthersInBothTrees) {
   const Algorithm* broadcast =
       find_algorithm(Collective::broadcast, Access::messages, "double_binary_tree");

@@ -65,7 +65,7 @@ TEST(CostHosts, RanksOfAHostShareItsPort) {
     const CostQuery apart{.bytes = kMessageBytes, .link = kNetwork, .hosts = one_side};
     EXPECT_NEAR(cost(messages(4, 2, 2), apart).seconds, one_message(kNetwork) + transfer, 1e-12);
   }
-  // Without hosts, everybody has a port.
+  // Without hosts, every rank has a port of its own.
   EXPECT_NEAR(cost(messages(8, 4, 4), {.bytes = kMessageBytes, .link = kNetwork}).seconds,
               one_message(kNetwork), 1e-12);
 }
@@ -102,8 +102,8 @@ TEST(CostHosts, ARingCostsTheSameOnEveryLayout) {
   }
 }
 
-// Where the way takes the time: of the two rounds of an all_reduce, how often it leaves a host
-// depends on how many ranks the largest has.
+// Latency takes the time here. How often the two rounds of an all_reduce leave a host depends on
+// the number of ranks of the largest host.
 TEST(CostHosts, ARingsWayLeavesEachHostAsOftenAsItIsPricedFor) {
   for (const std::vector<std::int32_t>& hosts :
        {std::vector<std::int32_t>{0, 1, 2, 3}, {0, 0, 1, 1}, {0, 0, 0, 1}, {0, 1, 0, 1}, {0, 1}}) {
@@ -143,7 +143,7 @@ TEST(CostHosts, TwoLevelPaysWhereTheNetworkIsSlow) {
   }
 }
 
-// Twice the steps, and no bytes to speak of; or one rank per host, where there is nothing to save.
+// Two levels have twice the steps for hardly any bytes. With one rank per host they save nothing.
 TEST(CostHosts, TwoLevelDoesNotPayWhereStepsCount) {
   const auto hosts = equal_hosts(2, 8);
   const CostQuery small{.bytes = 64, .link = kNetwork, .local_link = kNetwork, .hosts = hosts};

@@ -18,10 +18,10 @@ Cost price(Collective collective, Access access, std::string_view name, int n,
   return cost(*find_algorithm(collective, access, name), n, query);
 }
 
-// What the schedules take in steps and bytes, the table of docs/internals/algorithms.md says, which
-// has a test of its own. Here is what that costs.
+// The table of docs/internals/algorithms.md, which has a test of its own, says how many steps and
+// bytes schedules take. The tests below show what they cost.
 
-// One message alone.
+// The time of one message alone.
 double message_seconds(double bytes) {
   return kLink.latency_seconds + 2 * kLink.message_seconds + bytes * kLink.seconds_per_byte;
 }
@@ -71,7 +71,7 @@ TEST(Cost, GatherAndScatterMoveAChunkPerRankThroughTheRootsPort) {
   }
 }
 
-// The bytes are those of one rank's input; the n * n chunks are those of all.
+// The bytes are those of one rank's input, but the n * n chunks are those of all ranks.
 TEST(Cost, AnAllToAllHasOneChunkPerRankInEveryBuffer) {
   for (const int n : {2, 4, 8, 20}) {
     const double chunk = static_cast<double>(kBufferBytes) / n;
@@ -85,7 +85,7 @@ TEST(Cost, MappedStepsAreSyncsAndBytesOnOtherRanks) {
   const Cost direct = price(Collective::all_reduce, Access::mapped, "direct_mapped", 4);
   EXPECT_EQ(direct.steps, 2);
   EXPECT_EQ(direct.sent_bytes_max, kBufferBytes * 6 / 4);
-  // Four chunks read, three written after the first.
+  // Four chunks are read, and three are written besides the first.
   EXPECT_NEAR(direct.seconds,
               2 * 2 * kLink.sync_seconds + 7 * kBufferBytes / 4.0 * kLink.reduce_seconds_per_byte,
               1e-12);
@@ -119,7 +119,7 @@ TEST(Cost, SegmentsHideReductionBehindTransfer) {
   EXPECT_GT(pipelined, bound);
 }
 
-// What is added for segments that are not played must continue what is played.
+// The time that is added for segments that are not played must continue the played time.
 TEST(Cost, LongBuffersCostInProportion) {
   for (const char* name : {"ring", "direct", "recursive_doubling", "binomial_tree"}) {
     auto seconds = [name](std::size_t bytes) {

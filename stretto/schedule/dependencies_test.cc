@@ -19,7 +19,7 @@ namespace {
 
 using Edges = std::vector<std::pair<int, int>>;
 
-// (predecessor, successor), sorted.
+// Returns the pairs (predecessor, successor), sorted.
 Edges edges_of(const Schedule& schedule) {
   const Dependencies result = dependencies(schedule);
   Edges edges;
@@ -80,7 +80,7 @@ TEST(Dependencies, InputAndOutputOfAChunkAreOnePlace) {
   EXPECT_EQ(edges_of(std::move(schedule).build()), (Edges{{0, 1}}));
 }
 
-// In place it does nothing; out of place nobody else is concerned.
+// In place, this copy does nothing. Out of place, it concerns nobody else.
 TEST(Dependencies, ACopyOfInputToItsOutputDisturbsNoReaderOfTheInput) {
   ScheduleBuilder schedule = builder_of();
   schedule.send(input(0), 1);
@@ -117,7 +117,7 @@ TEST(Dependencies, ASyncSeparates) {
   schedule.sync();
   schedule.copy(Place{1, raw(0, 0)}, output(0));
   schedule.copy(output(0), raw(0, 0));
-  // 0 is covered by 1, which reads what it wrote; 6 by 5.
+  // Step 1 has waited for step 0, so the sync need not. Step 6 waits for sync 4 through step 5.
   EXPECT_EQ(edges_of(std::move(schedule).build()),
             (Edges{{0, 1}, {1, 3}, {2, 3}, {3, 4}, {4, 5}, {5, 6}}));
 }

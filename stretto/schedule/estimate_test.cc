@@ -30,7 +30,7 @@ Hosts blocks(int ranks, int each) {
   return hosts;
 }
 
-// Hosts of any size, each with ranks that follow each other.
+// Hosts of any size, with consecutive ranks.
 Hosts uneven_blocks(int ranks, std::mt19937& random) {
   Hosts hosts;
   std::int32_t host = 0;
@@ -58,8 +58,8 @@ bool may_be_chosen(const Algorithm& algorithm) {
   return algorithm.access != Access::mapped && algorithm.order != Order::fixed;
 }
 
-// What the choice by closed forms takes, as a multiple of the best one's time; both as cost()
-// predicts by playing all ranks' steps.
+// Returns the time of the algorithm with the lowest estimate, as a multiple of the best algorithm's
+// time. cost() predicts both by playing all ranks' steps.
 double regret(Collective collective, std::size_t bytes, int ranks, const Hosts& hosts) {
   const HostSummary summary(ranks, hosts);
   const CostQuery query = query_of(bytes, hosts);
@@ -79,7 +79,7 @@ double regret(Collective collective, std::size_t bytes, int ranks, const Hosts& 
 
 struct Regrets {
   int count = 0;
-  int large = 0;  // Beyond a quarter.
+  int large = 0;  // More than a quarter above the best.
   double worst = 1;
 };
 
@@ -106,8 +106,8 @@ TEST(Estimate, IsThereForWhateverMayBeChosen) {
   }
 }
 
-// The tolerance: of a hundred choices, three may cost a quarter more than the best one, and none
-// two and a half times as much. The worst are hosts of many sizes.
+// Of a hundred choices, three may cost a quarter more than the best, and none two and a half times
+// as much. The worst choices are on hosts of many sizes.
 TEST(Estimate, ChoosesAsPlayingEveryRankWould) {
   std::mt19937 random(7);
   Regrets all;
@@ -135,8 +135,8 @@ double played(std::string_view name, Access access, const Hosts& hosts, const Co
       .seconds;
 }
 
-// On hosts of unequal size one way of a port carries more than the other in each phase, and
-// chunks and their segments let the phases overlap.
+// On hosts of unequal size, one direction of a port carries more than the other in each phase.
+// Chunks and their segments let the phases overlap.
 TEST(Estimate, OfTwoLevelsFollowsThePiecesOfUnevenHosts) {
   const Algorithm& mapped =
       *find_algorithm(Collective::all_reduce, Access::both, "two_level_mapped");
@@ -153,7 +153,7 @@ TEST(Estimate, OfTwoLevelsFollowsThePiecesOfUnevenHosts) {
       const double by_steps = played("two_level_mapped", Access::both, hosts, query);
       EXPECT_NEAR(estimate(mapped, summary, query) / by_steps, 1, 0.15)
           << bytes << " bytes on " << hosts.size() << " ranks, the second on host " << hosts[1];
-      // What is chosen is what playing the steps finds best.
+      // The estimates rank the two algorithms as playing the steps does.
       const Algorithm& direct = *find_algorithm(Collective::all_reduce, Access::messages, "direct");
       EXPECT_EQ(estimate(mapped, summary, query) < estimate(direct, summary, query),
                 by_steps < played("direct", Access::messages, hosts, query));
@@ -161,7 +161,7 @@ TEST(Estimate, OfTwoLevelsFollowsThePiecesOfUnevenHosts) {
   }
 }
 
-// Rank 0 hears of three ranks of another host at once: one way of a millisecond.
+// Rank 0 receives from three ranks of another host at once: one latency of a millisecond.
 TEST(Estimate, OfReductionsAroundARootKnowsALongWay) {
   const Hosts hosts{0, 1, 1, 1};
   const HostSummary summary(4, hosts);
@@ -191,7 +191,7 @@ TEST(Estimate, KnowsHowManyChunksSchedulesHave) {
   }
 }
 
-// So plans and prices go by the same segments.
+// With these numbers, plans and prices go by the same segments.
 TEST(Estimate, KnowsHowManySlotsSchedulesShare) {
   for (const Hosts& hosts : {Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 1, 1},
                              Hosts{0, 1, 0, 1, 2, 2, 2}, blocks(24, 8)}) {
@@ -203,7 +203,7 @@ TEST(Estimate, KnowsHowManySlotsSchedulesShare) {
       const int shared = shared_slots(algorithm, summary);
       const int most = std::ranges::max(schedules, {}, &Schedule::shared_slots).shared_slots;
       EXPECT_GE(shared, most) << name(algorithm.collective) << " on " << ranks;
-      // Only the root's host shares any, which may have fewer ranks than another.
+      // Only the root's host shares slots, and it may have fewer ranks than another host.
       const bool is_of_root =
           algorithm.collective == Collective::gather || algorithm.collective == Collective::scatter;
       if (is_of_root) continue;
@@ -212,7 +212,7 @@ TEST(Estimate, KnowsHowManySlotsSchedulesShare) {
   }
 }
 
-// As Linux's token bucket, and what clouds make of it.
+// Linux's token bucket lets some bytes pass at once, as networks of clouds do.
 TEST(Estimate, LetsWhatPassesAtOnceSaveTheTimeOfTheWay) {
   const Hosts hosts = blocks(4, 1);
   const HostSummary summary(4, hosts);
@@ -230,7 +230,7 @@ TEST(Estimate, LetsWhatPassesAtOnceSaveTheTimeOfTheWay) {
   EXPECT_NEAR(estimate(algorithm, summary, query), std::max(wire, ways + rest + 2 * 4096 * 2e-9),
               1e-9);
   query.link.burst_seconds_per_byte = 0;
-  // Of uneven hosts: who waits in one phase sends at once in the other.
+  // On uneven hosts, a rank that waits in one phase sends at once in the other.
   const Hosts uneven{0, 0, 0, 1};
   query.bytes = 64 << 10;
   EXPECT_NEAR(estimate(*find_algorithm(Collective::all_reduce, Access::messages, "two_level"),
@@ -242,7 +242,7 @@ TEST(Estimate, LetsWhatPassesAtOnceSaveTheTimeOfTheWay) {
   EXPECT_NEAR(with_burst / estimate(algorithm, summary, query), 1, 0.01);
 }
 
-// 100 Mbit/s, 1 ms each way: both phases of an all_reduce begin with what has been saved up.
+// 100 Mbit/s, 1 ms each way: both phases of an all_reduce begin with bytes that pass at once.
 TEST(Estimate, LetsSomeBytesPassAtOnceInEachPhase) {
   const Hosts hosts{0, 0, 1, 1};
   CostQuery query{.bytes = 64 << 10, .link = kGigabit, .local_link = kInside, .hosts = hosts};
@@ -257,7 +257,7 @@ TEST(Estimate, LetsSomeBytesPassAtOnceInEachPhase) {
               ways + wire - at_once, 0.1e-3);
 }
 
-// 16 segments of 64 KiB by four chunks, 20 ms each way: eight lanes need two turns.
+// There are 16 segments of 64 KiB by four chunks, and 20 ms each way: eight lanes need two turns.
 TEST(Estimate, KnowsThatLanesAreTakenByTurns) {
   const Hosts hosts{0, 0, 1, 1};
   const HostSummary summary(4, hosts);
@@ -277,7 +277,7 @@ TEST(Estimate, KnowsThatLanesAreTakenByTurns) {
       EXPECT_NEAR(cost(mapped, 4, query).seconds, turns * ways * 20e-3, 2e-3);
     }
   }
-  // Who sends a root what it has does not wait for it.
+  // In a broadcast, all data goes one way: nobody waits for an answer before it uses a lane again.
   query.lanes = 8;
   query.bytes = 1 << 20;
   const Algorithm& tree = *find_algorithm(Collective::broadcast, Access::messages, "binomial_tree");
@@ -285,7 +285,7 @@ TEST(Estimate, KnowsThatLanesAreTakenByTurns) {
   EXPECT_NEAR(cost(tree, 4, query).seconds, 20e-3, 2e-3);
 }
 
-// 1024 segments, each of which is a message of a microsecond to each of 15 other ranks.
+// Each of 1024 segments is a message of a microsecond to each of 15 other ranks.
 TEST(Estimate, KnowsThatARankPassesItsMessagesOnOneByOne) {
   const Hosts hosts = blocks(16, 1);
   const CostQuery query{.bytes = 1 << 20,
@@ -296,8 +296,7 @@ TEST(Estimate, KnowsThatARankPassesItsMessagesOnOneByOne) {
   EXPECT_NEAR(estimate(direct, HostSummary(16, hosts), query), 1024 * 15e-6, 0.5e-3);
 }
 
-// Where every rank has a link of its own, and there are as many as a power of two, nothing
-// overlaps.
+// Nothing overlaps if every rank has a link of its own and the number of ranks is a power of two.
 TEST(Estimate, IsExactWhereNothingOverlaps) {
   for (const int ranks : {2, 4, 16, 64}) {
     const HostSummary summary(ranks, {});

@@ -118,7 +118,7 @@ std::vector<std::vector<Subtree>> subtrees_of(const Hosts& hosts) {
   return subtrees_by_host(layout_of(hosts), static_cast<int>(hosts.size()));
 }
 
-// In chunks, what the busiest port sends or receives if `owners` own them.
+// Returns how many chunks the busiest port sends or receives if the hosts `owners` own them.
 int busiest_port(const std::vector<std::vector<Subtree>>& subtrees,
                  const std::vector<int>& owners) {
   const auto hosts = static_cast<int>(subtrees.size());
@@ -152,12 +152,12 @@ TEST(ChunkOwners, EqualHostsTakeTurns) {
 }
 
 TEST(ChunkOwners, WhoWouldSendTwoValuesOwnsEverything) {
-  // Of the tree ((0 1) (2 3)) the first host has (0 1) and 2: two values, the second one has one.
+  // Of the tree ((0 1) (2 3)) the first host has two values, (0 1) and 2. The second host has one.
   const auto subtrees = subtrees_of({0, 0, 0, 1});
   ASSERT_EQ(subtrees[0].size(), 2U);
   const std::vector<int> owners = owner_hosts(subtrees, 4);
   EXPECT_EQ(owners, (std::vector{0, 0, 0, 0}));
-  // Each way the whole buffer, once; where hosts take turns it is one and a half times that.
+  // The whole buffer goes each way once, or one and a half times if the hosts took turns.
   EXPECT_EQ(busiest_port(subtrees, owners), 4);
   EXPECT_EQ(busiest_port(subtrees, {0, 1, 0, 1}), 6);
 }
@@ -272,7 +272,7 @@ TEST(Print, SaysWhereTheRootIs) {
             "  2  copy raw 0 (c2) of 2 > output c2 of 2\n");
 }
 
-// A schedule that is not right is what one most wants to look at.
+// A wrong schedule is the one that people most want to look at.
 TEST(Print, MessagesThatCanNeverEndAreShown) {
   auto schedules = all_ranks(Collective::broadcast, Access::messages, "binomial_tree", 2);
   schedules[1].steps.clear();

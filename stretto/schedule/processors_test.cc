@@ -16,7 +16,7 @@ namespace {
 
 using Numbers = std::vector<std::int32_t>;
 
-// Those of so many ranks: each has one that is there, or the next one.
+// Returns all numberings of `ranks` ranks. Each rank has a number before it, or the next one.
 std::vector<Numbers> all_numberings(int ranks) {
   std::vector<Numbers> all = {{}};
   for (int rank = 0; rank < ranks; ++rank) {

@@ -23,7 +23,7 @@ namespace {
 using Hosts = std::vector<std::int32_t>;
 using Schedules = std::vector<Schedule>;
 
-// By messages, and on mapped memory inside hosts.
+// Returns those by messages, and those on mapped memory inside hosts.
 std::vector<const Algorithm*> two_level_algorithms() {
   std::vector<const Algorithm*> found;
   for (const Algorithm& algorithm : algorithms()) {
@@ -77,7 +77,7 @@ Hosts random_layout(int ranks, std::mt19937& random, bool in_order) {
 
 void expect_correct(const Hosts& hosts, Rank root, const std::string& what) {
   for (const Algorithm* algorithm : two_level_algorithms()) {
-    // With its chunk for each pair of ranks, as far as is_proved_by_tests() says.
+    // An all_to_all has a chunk for each pair of ranks. is_proved_by_tests() says the limit.
     if (algorithm->collective == Collective::all_to_all && hosts.size() > 16) continue;
     const Rank used = has_root(algorithm->collective) ? root : 0;
     const int ranks = static_cast<int>(hosts.size());
@@ -95,7 +95,7 @@ Schedules build(Collective collective, const Hosts& hosts) {
   return build(two_level(collective), hosts);
 }
 
-// What each host sends to other hosts, in parts of the buffer.
+// Returns what each host sends to other hosts, as multiples of the buffer.
 std::vector<double> network_buffers(const Schedules& schedules, const Hosts& hosts) {
   std::vector<double> sent(static_cast<std::size_t>(std::ranges::max(hosts)) + 1);
   for (const Schedule& schedule : schedules) {
@@ -109,7 +109,7 @@ std::vector<double> network_buffers(const Schedules& schedules, const Hosts& hos
   return sent;
 }
 
-// With the tests of every algorithm, what is_proved_by_tests() says.
+// Proves what is_proved_by_tests() says, together with the tests of every algorithm.
 TEST(TwoLevel, IsCorrectOnEqualHosts) {
   for (int hosts = 2; hosts <= 32; ++hosts) {
     for (int each = 1; hosts * each <= 32; ++each) {
@@ -226,8 +226,8 @@ TEST(TwoLevel, TakesFourStepsAtMost) {
   EXPECT_EQ(cost(build(Collective::broadcast, hosts), {}).steps, 3);
 }
 
-// The messages between hosts that wait for each other: one of two_level_eager, two of
-// two_level_mapped.
+// The costs count messages between hosts that wait for each other: one with two_level_eager, two
+// with two_level_mapped.
 TEST(TwoLevel, EagerHostsExchangeOnce) {
   for (const auto& sizes : std::vector<std::vector<int>>{{4, 4}, {3, 5, 1}, {2, 2, 2, 2}}) {
     const Hosts hosts = contiguous(sizes);
@@ -249,7 +249,7 @@ TEST(TwoLevel, NeedsMemoryInProportionToTheRanks) {
            {500, 500}, std::vector<int>(125, 8), {999, 1}, {1, 999}, std::vector<int>(1000, 1)}) {
     const Hosts hosts = contiguous(sizes);
     for (const Algorithm* algorithm : two_level_algorithms()) {
-      // Its handlers are sent all subtrees of the other hosts, and not their own chunks' only.
+      // Its ranks receive all subtrees of the other hosts, not only those of their own chunks.
       const bool is_eager = algorithm->name == "two_level_eager";
       for (const int rank : {0, 1, 499, 998, 999}) {
         const Schedule schedule = algorithm->build({rank, 1000, 0, hosts});

@@ -12,7 +12,7 @@
 namespace stretto::schedule {
 namespace {
 
-// What verify() refuses in collectives that have a root or move personal chunks; for the others see
+// What verify() refuses in collectives that have a root or move personal chunks. For the others see
 // verify_test.cc.
 
 Slot& target(Schedule& schedule, const Step& step) {
@@ -68,7 +68,7 @@ TEST(VerifyRooted, SubtreesOfAMergedNodeInAnotherOrder) {
                          "is combined as ((0 2)(1 3)); the canonical order is ((0 1)(2 3))");
 }
 
-// The root writes into others' scratch, so it is theirs that must not be in use any more.
+// The root writes into the scratch of the others, who must not use it any more.
 TEST(VerifyRooted, ScatterNeedsTheSecondSetOfScratch) {
   const Schedules schedules = build(Collective::scatter, "staged_mapped", 3);
   EXPECT_TRUE(check_races(schedules, 2).ok());
@@ -104,7 +104,7 @@ TEST(VerifyPersonal, AChunkThatARankKeepsToItself) {
       schedules, "all_to_all by bruck on 3 ranks: output chunk 8 on rank 2 is never written");
 }
 
-// The reason for the second slot of a chunk that makes three hops or more.
+// This is why a chunk that makes three hops or more has a second slot.
 TEST(VerifyPersonal, ADeadlockWhereChunksOnTheirWayHaveOneSlot) {
   Schedules schedules = build(Collective::all_to_all, "bruck", 8);
   for (Schedule& schedule : schedules) {

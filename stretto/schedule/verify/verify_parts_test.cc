@@ -23,7 +23,7 @@ std::vector<Expression> ranks(ExpressionPool& pool, int count) {
   return values;
 }
 
-// As kernel/reduce.h draws it.
+// The tree is the one that kernel/reduce.h draws.
 TEST(ExpressionPool, TheCanonicalTreeSplitsAtPowersOfTwo) {
   ExpressionPool pool;
   EXPECT_EQ(pool.text(pool.tree(ranks(pool, 1))), "0");
@@ -114,7 +114,7 @@ TEST(Proof, OnlyWhatIsWantedIsProved) {
   EXPECT_GT(builds, before);
 }
 
-// Nobody copies what others have.
+// In this all_gather, nobody copies what others have.
 void lonely_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.sync();
   schedule.copy(input(shard_of(shape.rank)), output(shard_of(shape.rank)));
@@ -167,7 +167,7 @@ TEST(Proof, TestsProveRegularLayouts) {
   EXPECT_FALSE(is_proved_by_tests(tree, {.rank_count = 18, .root = 3}));
 }
 
-// The tests prove two levels on hosts, and all others without.
+// The tests prove two-level algorithms on hosts, and all others without hosts.
 TEST(Proof, WhatTestsProveWithoutHostsDoesNotDependOnThem) {
   const std::vector<std::int32_t> one = {0, 0, 0, 0, 0, 0}, equal = {0, 0, 1, 1, 2, 2},
                                   unequal = {0, 0, 1, 0, 2, 2};

@@ -16,7 +16,7 @@
 namespace stretto::schedule {
 namespace {
 
-// The places that the schedule's only reduce, or its first, takes its values from.
+// Returns the sources of the schedule's first reduce.
 Place* reduce_sources(Schedule& schedule) {
   return &schedule.places[nth(schedule, StepKind::reduce).sources_begin];
 }
@@ -30,7 +30,7 @@ void expect_refused(const Schedules& schedules, const std::string& reason) {
 constexpr ScheduleBuilder::Options kAllReduce{
     .algorithm = "pair", .collective = Collective::all_reduce, .order = Order::canonical};
 
-// Two ranks; `fill` adds the steps of one.
+// Makes the schedules of two ranks. `fill` adds the steps of one.
 template <class Fill>
 Schedules pair(Fill fill, const ScheduleBuilder::Options& options = kAllReduce) {
   Schedules schedules;
@@ -181,7 +181,7 @@ TEST(Verify, AMessageThatChangesItsChunk) {
   expect_refused_because(schedules, "different chunks");
 }
 
-// The reason for the ring's second partial slot.
+// This is why the ring has a second partial slot.
 TEST(Verify, ADeadlock) {
   Schedules schedules = build(Collective::all_reduce, "ring", 4);
   for (Schedule& schedule : schedules) {
@@ -412,7 +412,7 @@ std::string test_name(const ::testing::TestParamInfo<Algorithm>& info) {
 
 class Canary : public ::testing::TestWithParam<Algorithm> {};
 
-// No step of any algorithm is there in vain: without it verify() refuses. A verify() that accepts
+// Without any one step of any algorithm, verify() refuses the schedules. A verify() that accepts
 // everything, or an algorithm with a useless step, fails here.
 TEST_P(Canary, EveryStepIsNeeded) {
   for (const int n : {2, 3, 5}) {
@@ -428,7 +428,7 @@ TEST_P(Canary, EveryStepIsNeeded) {
   }
 }
 
-// Syncs are needed on all ranks at once, and messages with both ends.
+// Removes each sync from all ranks at once, and each message with both ends.
 TEST_P(Canary, EverySyncAndEveryMessageIsNeeded) {
   const int n = 4;
   const Schedules schedules = GetParam().build_all(n);
