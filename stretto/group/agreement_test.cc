@@ -25,17 +25,17 @@ namespace {
 // How the simulation breaks the algorithm, to see whether the checks notice.
 enum class Mutant {
   none,
-  compares_nothing,     // Each word is taken to equal the own proposal.
+  compares_nothing,     // Each proposal counts as equal to the receiver's own.
   waits_for_one,        // The first word of a round counts for all members.
-  keeps_decisions,      // A decision is told to nobody.
-  hears_the_lost,       // Decisions of members that are lost count, too.
-  leaves_out_silently,  // Who is left out does not say so.
+  keeps_decisions,      // A member tells nobody its decision.
+  hears_the_lost,       // Decisions of lost members count, too.
+  leaves_out_silently,  // A member that is left out does not say so.
 };
 
-// What shrink() does with agreements, on a simulated network: members agree on who is lost, set up
-// a group of the others, which may fail, agree on whether it did, and so on. All that happens is
-// drawn from a seed: when members begin and with which lists, delays, deaths, whose last messages
-// reach only some, and members that destroy their communicator as soon as they have the new one.
+// Simulates what shrink() does with agreements. Members agree on who is lost, set up a group of the
+// others, which may fail, agree on whether it did, and so on. A seed determines all events: when
+// members begin and with which lists, delays, deaths whose last messages reach only some members,
+// and members that destroy their communicator as soon as they have the new one.
 class Simulation {
  public:
   Simulation(std::uint64_t seed, Mutant mutant) : random_(seed), mutant_(mutant) {
@@ -49,7 +49,7 @@ class Simulation {
     draw_lists();
     const auto deaths = random_.below(static_cast<std::uint64_t>(size_));
     for (int r = 0; r < size_; ++r) {
-      // Who is certainly left out need not come at all.
+      // A member that is certainly left out need not come at all.
       const bool comes = deaths > 0 || !is_named(r) || random_.below(2) == 0;
       if (comes) at(random_.below(60), [this, r] { start(r); });
     }
@@ -63,7 +63,7 @@ class Simulation {
     }
   }
 
-  // What is wrong in the end; empty: nothing.
+  // Returns what is wrong in the end, or an empty text.
   std::string run() {
     for (int event = 0; !events_.empty(); ++event) {
       if (event > 100000) return "it does not end";
@@ -82,7 +82,7 @@ class Simulation {
     bool started = false;
     bool dead = false;
     int sent = 0;
-    int last_message = 0;  // With which it dies.
+    int last_message = 0;  // Number of the message with which it dies; 0: none.
     std::optional<std::vector<Rank>> candidate;
     std::optional<std::vector<Rank>> result;
     std::vector<std::pair<bool, std::vector<Rank>>> decisions;
@@ -99,8 +99,8 @@ class Simulation {
     return next_id_;
   }
 
-  // Some name living members, and it is always the same ones that are named: lists that leave each
-  // other out would make two groups, as they should.
+  // Some lists name living members, but only members of the lower half name members of the upper.
+  // If members left each other out, they would make two groups, as they should.
   void draw_lists() {
     if (random_.below(3) != 0) return;
     for (int named = size_ / 2 + 1; named < size_; ++named) {
@@ -116,7 +116,7 @@ class Simulation {
         members_, [&](const Member& other) { return std::ranges::count(other.list, rank) > 0; });
   }
 
-  // What comes over the link from one member to another keeps its order.
+  // Events on the link from one member to another keep their order.
   void deliver(Rank from, Rank to, std::function<void()> event) {
     std::uint64_t& last =
         links_[std::size_t(from) * static_cast<std::size_t>(size_) + std::size_t(to)];
@@ -192,7 +192,7 @@ class Simulation {
     resume(to);
   }
 
-  // Of what a member has sent last, a part arrives at some and not at others; then its death does.
+  // Only the first of its messages under way arrive at each other member, then its death does.
   void kill(Rank rank) {
     if (member(rank).dead) return;
     member(rank).dead = true;
@@ -268,7 +268,7 @@ TEST(AgreementTest, SurvivorsAgreeWhateverDiesMeanwhile) {
   }
 }
 
-// Whether a wrong algorithm would be noticed.
+// Shows that the checks would notice a wrong algorithm.
 TEST(AgreementTest, EachRuleIsNeeded) {
   const std::map<std::string, Mutant> mutants = {
       {"compares nothing", Mutant::compares_nothing},

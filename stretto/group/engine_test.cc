@@ -28,7 +28,7 @@
 namespace stretto::group {
 namespace {
 
-// Rank 0 of three, as it hears of groups that others have abandoned.
+// Rank 0 of three ranks, which hears of groups that the others have abandoned.
 class AbandonedGroups : public ::testing::Test {
  protected:
   void abandon(Rank from, std::uint64_t group, std::string why) {
@@ -38,7 +38,7 @@ class AbandonedGroups : public ::testing::Test {
     rank.progress();
     engine_->turn();
   }
-  // Of a group that rank 0 makes of itself and rank 1.
+  // Returns the failure of a group that rank 0 makes of itself and rank 1.
   std::string failure_of(std::uint64_t group) {
     const EngineLock held(*engine_);
     return std::string(Group(engine_, {.group = group, .members = {0, 1}}, {}).failure().message());
@@ -50,7 +50,7 @@ class AbandonedGroups : public ::testing::Test {
       Engine::create(std::move(world_[0]), {.heartbeat = Duration::zero()}).or_throw();
 };
 
-// Each is a number and a text that a peer chooses, for a group that may never come.
+// A peer chooses each number and text, and the group may never be made.
 TEST_F(AbandonedGroups, TheLastOfEachRankAreRemembered) {
   constexpr std::uint64_t kFirst = 100, kLast = 5000;
   abandon(1, kFirst - 1, "no more of it");
@@ -83,10 +83,10 @@ struct RankWithLibrary {
   transport::HeldPlane* library = nullptr;
   std::shared_ptr<Engine> engine = make();
 
-  // Whether the progress thread pushes on what is left to the library.
+  // Whether the progress thread pushes out what is left to the library.
   bool pushes() {
     {
-      const EngineLock held(*engine);  // As whoever submits an operation.
+      const EngineLock held(*engine);  // As when an operation is submitted.
       library->to_push = 5;
     }
     const Deadline soon = Deadline::after(std::chrono::seconds(10));
@@ -108,14 +108,14 @@ struct RankWithLibrary {
   }
 };
 
-// As an MPI, which moves the end of a long message only while somebody calls it: the receiver would
-// wait for as long as the program computes, or for a heartbeat.
+// An MPI moves the end of a long message only while somebody calls it. Without that call the
+// receiver would wait as long as the program computes, or for a heartbeat.
 TEST(Engine, WhatOperationsHaveLeftToALibraryGoesOutWhileTheProgramComputes) {
   RankWithLibrary rank;
   for (int message = 0; message < 3; ++message) EXPECT_TRUE(rank.pushes());
 }
 
-// Else the progress thread would take it for one that drives still.
+// Otherwise the progress thread would believe that another thread still makes progress.
 TEST(Engine, AWaitThatThrowsIsOver) {
   RankWithLibrary rank;
   const auto fails = []() -> bool { throw std::bad_alloc(); };
@@ -123,7 +123,7 @@ TEST(Engine, AWaitThatThrowsIsOver) {
   EXPECT_TRUE(rank.pushes());
 }
 
-// How often this process's progress thread, the only one there is, has gone to sleep.
+// Returns how often the only progress thread of this process has gone to sleep.
 int sleeps_of_progress_thread() {
   int sleeps = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -136,7 +136,7 @@ int sleeps_of_progress_thread() {
   return sleeps;
 }
 
-// To wake it takes longer than the whole of a short operation.
+// Waking the thread takes longer than a whole short operation.
 TEST(Engine, AWaitThatLeavesNothingToDoDoesNotWakeTheProgressThread) {
   constexpr int kWaits = 20;
   const RankWithLibrary rank;
@@ -149,7 +149,7 @@ TEST(Engine, AWaitThatLeavesNothingToDoDoesNotWakeTheProgressThread) {
   EXPECT_LT(sleeps_of_progress_thread() - before, kWaits / 2);
 }
 
-// As the large operations of another group do.
+// The large operations of another group may move all the time.
 TEST(Engine, AWaitEndsAtItsDeadlineThoughSomethingMoves) {
   RankWithLibrary rank;
   const Deadline stop = Deadline::after(std::chrono::seconds(10));
@@ -161,7 +161,7 @@ TEST(Engine, AWaitEndsAtItsDeadlineThoughSomethingMoves) {
   EXPECT_TRUE(rank.library->moves.exchange(false)) << "it has waited for that to end";
 }
 
-// A rank alone, for which only the threads of a test make progress.
+// A rank alone, for which only threads of the test make progress.
 std::shared_ptr<Engine> make_quiet_engine() {
   auto world = transport::loopback::make_world({.ranks = 1}).or_throw();
   return Engine::create(std::move(world[0]), {.heartbeat = Duration::zero()}).or_throw();
@@ -179,8 +179,8 @@ TEST(Engine, AContinuationMayThrowWhatItLikes) {
   EXPECT_EQ(called, 1);
 }
 
-// Of two continuations that are called in one turn: whether the first may wait for the second while
-// another thread does `make_progress`.
+// Two continuations are called in one turn. Returns whether the first may wait for the second while
+// another thread runs `make_progress`.
 template <class MakeProgress>
 bool may_wait_for_the_second(MakeProgress make_progress) {
   const auto engine = make_quiet_engine();
@@ -206,15 +206,15 @@ TEST(Engine, AContinuationMayWaitForTheNextWhileAnotherThreadPolls) {
   EXPECT_TRUE(may_wait_for_the_second([](Engine& engine, const auto&) { engine.turn(); }));
 }
 
-// Nothing moves, so it would sleep.
+// Nothing moves, so the other thread would sleep.
 TEST(Engine, AContinuationMayWaitForTheNextWhileAnotherThreadWaits) {
   EXPECT_TRUE(may_wait_for_the_second([](Engine& engine, const std::atomic<bool>& is_called) {
     (void)engine.drive([&] { return is_called.load(); }, Deadline::after(std::chrono::seconds(10)));
   }));
 }
 
-// How long the first of two continuations waits for the second, which a thread calls that has
-// slept.
+// Returns how long the first of two continuations waits for the second, which a thread calls that
+// has been asleep.
 Duration wait_for_a_sleeper() {
   const auto engine = make_quiet_engine();
   std::atomic<bool> is_called{false};
@@ -240,7 +240,7 @@ Duration wait_for_a_sleeper() {
   return waited;
 }
 
-// It would sleep for 50 ms more each time.
+// If it were not woken, it would sleep for 50 ms more each time.
 TEST(Engine, WhoSleepsIsWokenForTheNextContinuation) {
   Duration least = Duration::max();
   for (int i = 0; i < 5; ++i) least = std::min(least, wait_for_a_sleeper());
@@ -286,7 +286,7 @@ TEST(ScratchPool, LendsTheSmallestThatFitsAndTakesLittleMore) {
   EXPECT_EQ(pool.take(33 * kMiB, *world[0]).or_throw().bytes.data(), data);
 }
 
-// Rank 2 computes and rank 3 is stopped, of four.
+// Of four ranks, rank 2 computes and rank 3 is stopped.
 TEST(Inquiry, WhoDoesNotAnswerIsNamedBesideWhoHasNotEntered) {
   auto world = transport::loopback::make_world({.ranks = 4}).or_throw();
   const auto engine =
@@ -304,7 +304,7 @@ TEST(Inquiry, WhoDoesNotAnswerIsNamedBesideWhoHasNotEntered) {
   }
 }
 
-// How many others are asked by rank 0 of seventy, which waits for rank 5.
+// Returns how many others rank 0 of seventy asks while it waits for rank 5.
 std::ptrdiff_t asked_about(const OperationDescriptor& operation) {
   constexpr int kRanks = 70;
   transport::Endpoint::Parts parts{.rank = 0};
@@ -328,19 +328,19 @@ std::ptrdiff_t asked_about(const OperationDescriptor& operation) {
   return std::ranges::count_if(links, [](const auto* link) { return !link->written.empty(); });
 }
 
-// Others tell of the first few only for whom they wait.
+// In its report, a rank names only the first few of the ranks for which it waits.
 TEST(Inquiry, OfAMonitoredBarrierEverybodyIsAskedInLargeGroupsToo) {
   EXPECT_EQ(asked_about({.collective = Collective::barrier}), 1);
   EXPECT_EQ(asked_about({.collective = Collective::barrier, .layout = kMonitoredLayout}), 69);
 }
 
 struct Loss {
-  Duration taken;  // Since the link had ended.
+  Duration taken;  // Since the launcher was first asked.
   std::string text;
 };
 
-// Of rank 1, whose link has ended, and of which the launcher tells a little later. `wait`: for
-// whatever makes progress.
+// Loses rank 1: its link has ended, and the launcher tells of it 20 ms later. `wait` waits until
+// the second argument, a function, returns true.
 template <class Wait>
 Loss lose_rank_1(Duration heartbeat, Wait wait) {
   constexpr std::chrono::milliseconds kLater(20);
@@ -368,7 +368,7 @@ Loss lose_rank_1(Duration heartbeat, Wait wait) {
           std::string(engine->transport().peer_status(1).status.message())};
 }
 
-// Nothing wakes who sleeps when the launcher has told of a death.
+// Nothing wakes a sleeping thread when the launcher tells of a death.
 TEST(Engine, ASleeperAsksOftenHowALostRankHasEnded) {
   const Loss loss = lose_rank_1(Duration::zero(), [](Engine& engine, const auto& lost) {
     EXPECT_TRUE(engine.drive(lost, Deadline::after(std::chrono::seconds(10))));
@@ -391,8 +391,8 @@ TEST(Engine, SoDoesARankWhoseProgramIsBusyElsewhere) {
   EXPECT_LT(loss.taken, kHeartbeat / 2);
 }
 
-// What `stage` means to rank 0, which is setting a group up: how that goes on, and then how the
-// group is that it has made.
+// What an abort with `stage` means to rank 0, which is setting the group up: its failure then, and
+// its failure when the group has been made.
 struct Heard {
   Status while_set_up;
   Status when_made;
@@ -441,7 +441,7 @@ TEST(Engine, AGroupIsNotMadeThatAnotherCannotMake) {
   EXPECT_EQ(heard.passed_on, transport::GroupStage::set_up);
 }
 
-// Its parent may be aborted when the ranks have agreed to make it, and before there is one.
+// The parent may be aborted when the ranks have agreed to make the group, before it exists.
 TEST(Engine, AGroupEndsThatIsMadeOfOneAbortedMeanwhile) {
   auto world = transport::loopback::make_world({.ranks = 2}).or_throw();
   const auto engine =
@@ -462,7 +462,7 @@ TEST(Engine, AGroupEndsThatIsMadeOfOneAbortedMeanwhile) {
   }
 }
 
-// Who cannot begin to make it does not answer those who have begun.
+// A rank that cannot begin to make the group does not answer those that have begun.
 TEST(Engine, AGroupEndsThatIsMadeOfOneThatFailsMeanwhile) {
   auto world = transport::loopback::make_world({.ranks = 2}).or_throw();
   const auto engine =

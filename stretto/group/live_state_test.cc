@@ -45,7 +45,7 @@ TEST(WaitTime, GrowsWhileAtLeastOneThreadWaits) {
   EXPECT_EQ(waited.total(), total);
 }
 
-// A thread that takes turns does not let go of the lock while each of them moves something.
+// A thread that takes turns keeps the lock as long as each turn moves something.
 TEST(LiveState, IsReportedWhileThereIsAlwaysSomethingToDo) {
   auto plane = std::make_unique<transport::HeldPlane>();
   transport::HeldPlane& library = *plane;
@@ -85,14 +85,14 @@ TEST(LiveState, IsLeftOutWhereThereIsNoMemoryForIt) {
   EXPECT_TRUE(comes_true([&] { return reports > 2; })) << "the thread that reports has ended";
 }
 
-// Rank 0 of two, for whom rank 1 does nothing, and what it says that it is doing.
+// Rank 0 of two, for which rank 1 does nothing, and the text about what rank 0 is doing.
 struct WatchedRank {
   ~WatchedRank() {
     const EngineLock held(*engine);
     groups.clear();
   }
 
-  // In a group of that name. The receive does not end.
+  // Posts a receive that does not end, in a group called `name`.
   void receive_in(const std::string& name) {
     const EngineLock held(*engine);
     groups.push_back(std::make_unique<Group>(
@@ -106,7 +106,7 @@ struct WatchedRank {
          .deadline = Deadline::after(std::chrono::hours(1))});
     EXPECT_TRUE(receive.ok());
   }
-  // Expects that it comes to say something that ends so.
+  // Expects that rank 0 comes to report a text that ends with `end`.
   void expect_says(std::string_view end) {
     const bool said = comes_true([&] {
       const std::lock_guard guard(mutex);

@@ -17,17 +17,17 @@
 namespace stretto::group {
 namespace {
 
-// Of one rank of 16, which sends nothing here.
+// The cache of one rank of 16, which sends nothing here.
 class PlanCacheTest : public ::testing::Test {
  protected:
-  // A kind that keeps a quarter of what all may keep, or a little less.
+  // Adds a kind of operation that keeps a quarter of the bytes for all kinds, or a little less.
   PlanCache::Entry& add_large() {
     const OperationDescriptor operation{
         .collective = Collective::all_reduce, .dtype = DType::f32, .count = (4u << 20) + kinds_++};
     Plans plans = cache_.planner()->plan(operation, std::nullopt, "direct").or_throw();
     return cache_.add(operation, std::nullopt, std::move(plans));
   }
-  // Whether there was an idle execution.
+  // Takes an execution and keeps it again. Returns whether an idle one was there.
   bool use(PlanCache::Entry& entry) {
     const bool was_there = !entry.idle.empty();
     auto execution = cache_.take(entry);

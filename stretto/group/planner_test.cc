@@ -11,7 +11,7 @@
 namespace stretto::group {
 namespace {
 
-// Hosts with ranks that share memory, between which a byte takes so long.
+// Makes a planner for hosts whose ranks share memory, with a network of these costs.
 Planner planner_over(HostList hosts, double seconds_per_byte, double latency_seconds = 10e-6) {
   LinkModel links;
   links.network = {.latency_seconds = latency_seconds,
@@ -24,7 +24,7 @@ Planner planner_over(HostList hosts, double seconds_per_byte, double latency_sec
 }
 constexpr double kGigabit = 8e-9;
 
-// What has to be cleared first would wait behind all that goes the other way.
+// A message that must be cleared first would wait behind everything that goes the other way.
 TEST(Planner, MessagesBetweenHostsLeaveWithoutTheirReceive) {
   const Planner planner = planner_over({0, 0, 0, 1}, kGigabit);
   for (const char* algorithm : {"two_level_mapped", "two_level", "direct", "ring"}) {
@@ -40,7 +40,7 @@ TEST(Planner, MessagesBetweenHostsLeaveWithoutTheirReceive) {
   }
 }
 
-// What sends no partial sums keeps its dtype.
+// A collective without partials sends elements of its own dtype.
 TEST(Planner, SegmentsThatAreNotReducedAreAsLongInAnyDtype) {
   const Planner planner = planner_over({0, 0, 1, 1}, kGigabit);
   for (const Collective collective : {Collective::all_gather, Collective::broadcast}) {
@@ -53,7 +53,7 @@ TEST(Planner, SegmentsThatAreNotReducedAreAsLongInAnyDtype) {
   }
 }
 
-// What a plan is priced by is how it is cut.
+// A plan is cut into the segments by which it has been priced.
 TEST(Planner, CutsAsTheSelectorSays) {
   const Selector::Setting setting{
       .rank_count = 8, .hosts = {0, 0, 0, 0, 0, 1, 1, 1}, .has_teams = true};
@@ -72,13 +72,13 @@ TEST(Planner, CutsAsTheSelectorSays) {
   }
 }
 
-// 1 Gbit/s, 16 ms each way: 4 MB are under way.
+// At 1 Gbit/s and 16 ms each way, 4 MB are under way.
 TEST(Planner, LanesHoldWhatALongNetworkHolds) {
   const Planner planner = planner_over({0, 0, 1, 1}, kGigabit, 16e-3);
   const OperationDescriptor operation{
       .collective = Collective::all_reduce, .dtype = DType::f32, .count = 4 << 20};
   const auto plan = planner.plan(operation, std::nullopt, "two_level_mapped").or_throw().messages;
-  // Each half of a segment's two chunks leaves a host as a part, and as a result.
+  // Each half of a segment's two chunks leaves a host as a partial, and as a result.
   const double chunks = plan->schedule().chunk_count;
   const double under_way = static_cast<double>(plan->lanes() * plan->segment_bytes()) * chunks;
   EXPECT_GE(under_way, 4e6);
@@ -86,14 +86,14 @@ TEST(Planner, LanesHoldWhatALongNetworkHolds) {
   const Explanation explanation = planner.explain(operation, "two_level_mapped");
   EXPECT_EQ(explanation.lanes, plan->lanes());
   EXPECT_EQ(explanation.segment_bytes, plan->segment_bytes());
-  // Of an algorithm whose lanes hold a message each.
+  // This algorithm has lanes that hold one message each.
   const auto whole =
       planner.plan(operation, std::nullopt, "recursive_doubling").or_throw().messages;
   EXPECT_GT(static_cast<double>(whole->lanes() * whole->segment_bytes()), 3.9e6);
 }
 
-// What is staged for a fast network that is short stays in the caches; a slow or a long one has
-// more under way.
+// For a fast, short network, the staged bytes stay in the caches. A slow or a long network has more
+// bytes under way.
 TEST(Planner, ForAFastNetworkLittleIsStagedAtATime) {
   const OperationDescriptor operation{
       .collective = Collective::all_reduce, .dtype = DType::f32, .count = 4 << 20};
@@ -113,7 +113,7 @@ TEST(Planner, ForAFastNetworkLittleIsStagedAtATime) {
   EXPECT_GE(distant->lanes() * distant->segment_bytes(), 8 * fast->lanes() * fast->segment_bytes());
 }
 
-// Of more ranks than it proves for, it says so: no schedule of them has a proof.
+// If there are too many ranks for a proof, the planner says so.
 TEST(Planner, HasSchedulesProvedBeforeTheyRun) {
   const OperationDescriptor operation{
       .collective = Collective::all_reduce, .dtype = DType::f32, .count = 1};
@@ -138,7 +138,7 @@ struct AnyLibrary final : CollectiveLibrary {
   void abandon() override {}
 };
 
-// A default algorithm that there is for other collectives only.
+// A default algorithm may exist for other collectives only.
 TEST(Planner, ExplainsAsIfNobodyHadNamedWhatCannotBeUsed) {
   const OperationDescriptor operation{
       .collective = Collective::broadcast, .dtype = DType::f32, .root = 0, .count = 1000};

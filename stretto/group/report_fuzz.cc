@@ -1,8 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What members of a group may say about their state, and about who is lost: a report is read as it
-// is printed, and an agreement ends in a decision in which this rank takes part, or in none.
+// Feeds this rank with what members of a group may say about their state and about who is lost. A
+// report is read as it is printed. An agreement ends in a decision in which this rank takes part,
+// or in none.
 // Sources: state_report.cc agreement.cc
 
 #include <cstdlib>
@@ -26,7 +27,7 @@ void check_report(std::string_view text) {
   if (!is_same) std::abort();
 }
 
-// Messages as Group::agreement_arrived lets them through.
+// Feeds the messages that Group::agreement_arrived lets through.
 void check_agreement(const std::uint8_t* data, std::size_t size) {
   constexpr std::size_t kBytes = 4 + kMembers;
   Agreement agreement(kMembers, 0);

@@ -64,12 +64,12 @@ TEST(Selector, SingleCopyIsForWhatEverybodyTakesMuchOf) {
     EXPECT_TRUE(selector.prefers_single_copy(scattered(cache_bytes)));
   }
   EXPECT_FALSE(prefers(2, Collective::reduce, std::size_t{1} << 30));
-  // Their scratch would be in crumbs.
+  // The pieces of a reduction by so many ranks would be too small.
   EXPECT_FALSE(prefers(17, Collective::all_reduce, std::size_t{1} << 30));
   EXPECT_TRUE(prefers(17, Collective::all_gather, std::size_t{1} << 30));
 }
 
-// "direct_mapped, eager_mapped": for registered buffers, and for others.
+// Returns the algorithms for registered and for other buffers: "direct_mapped, eager_mapped".
 std::string mapped_choice(const Selector& selector, Collective collective, std::size_t bytes) {
   const Choice choice = selector.choose(operation_of(collective, bytes), "", true, true).or_throw();
   const auto& registered = choice.direct != nullptr ? *choice.direct : *choice.staged;
@@ -160,7 +160,7 @@ TEST(Selector, InsideTeamsNothingIsSentThatCouldBeMapped) {
   }
 }
 
-// Two hosts with a core each, a gigabit between them: as measured.
+// These costs were measured on two hosts with a core each and a gigabit between them.
 TEST(Selector, WhereTheWireTakesTheTimeTheLeastBesideItIsChosen) {
   const LinkModel links{.local = {.latency_seconds = 3e-6,
                                   .message_seconds = 0.6e-6,
@@ -185,8 +185,8 @@ TEST(Selector, WhereTheWireTakesTheTimeTheLeastBesideItIsChosen) {
   }
 }
 
-// 5 ms each way, 100 Mbit/s: of two hosts, both exchange all that they have, which is no more
-// bytes.
+// 5 ms each way, 100 Mbit/s. If two hosts exchange all that they have at once, they send no more
+// bytes than otherwise.
 TEST(Selector, WhereTheWayTakesTheTimeHostsExchangeOnce) {
   const LinkModel links{.local = {},
                         .network = {.latency_seconds = 5e-3, .seconds_per_byte = 8e-8}};
@@ -205,7 +205,7 @@ TEST(Selector, WhereTheWayTakesTheTimeHostsExchangeOnce) {
   }
 }
 
-// 1 ms each way, 100 Mbit/s: a lost packet costs half a further way where all is sent at once.
+// 1 ms each way, 100 Mbit/s. If all is sent at once, a lost packet costs half a latency more.
 TEST(Selector, WhatCostsTheSameOnALongNetworkIsNotSentAtOnce) {
   LinkModel links{.network = {.latency_seconds = 1.1e-3,
                               .seconds_per_byte = 8.36e-8,
@@ -225,8 +225,8 @@ TEST(Selector, WhatCostsTheSameOnALongNetworkIsNotSentAtOnce) {
   EXPECT_EQ(chosen(64 << 10), "two_level_eager");
 }
 
-// What is chosen takes little more than the best, as cost() predicts for it with the segments and
-// lanes that it runs in. 30 ms each way, 10 Gbit/s: what is cut finely takes the lanes by turns.
+// A chosen algorithm takes less than 1.5 times the time of the best, as cost() predicts with its
+// segments and lanes. At 30 ms each way and 10 Gbit/s, finely cut buffers take lanes by turns.
 void expect_good_choices(const Selector& selector, const HostList& hosts) {
   const auto ranks = static_cast<int>(hosts.size());
   for (const Collective collective :
@@ -269,7 +269,7 @@ TEST(Selector, OnALongNetworkChoosesAsPlayingEveryRankWould) {
   }
 }
 
-// A choice on hosts of any size, unless chunks may be of any size.
+// Hosts may be of any size, but the chunks must be equal.
 TEST(Selector, InsideTeamsAnAllToAllOfEqualChunksMayBeMapped) {
   for (const HostList& hosts : {HostList{0, 0, 1, 1}, HostList{0, 0, 0, 1}, HostList{0, 1, 0, 1}}) {
     const Selector selector({.rank_count = 4, .hosts = hosts, .links = {}, .has_teams = true});
@@ -282,7 +282,7 @@ TEST(Selector, InsideTeamsAnAllToAllOfEqualChunksMayBeMapped) {
   }
 }
 
-// A program that names one still runs when it is started with one rank.
+// A program that names one of these algorithms also runs when it is started with one rank.
 TEST(Selector, AloneARankMayNameWhatSharesMemory) {
   const Selector selector({.rank_count = 1});
   const OperationDescriptor operation = operation_of(Collective::all_reduce, 64);
@@ -306,7 +306,7 @@ TEST(Selector, ChoosesForAHundredThousandRanks) {
   EXPECT_LT(few.front().seconds, 1e-3);
 }
 
-// What ranks of a host share of a lane has a place for each rank.
+// The part of a lane that the ranks of a host share has a place for each rank.
 TEST(Selector, InsideTeamsOfVeryManyRanksAllIsSent) {
   const OperationDescriptor operation = operation_of(Collective::all_gather, 1 << 20);
   for (const int ranks : {2000, 5000}) {
@@ -324,7 +324,7 @@ TEST(Selector, InsideTeamsOfVeryManyRanksAllIsSent) {
   }
 }
 
-// "recursive_doubling, from 16 KiB direct": what is chosen from 64 bytes to 64 MiB.
+// Returns the choices from 64 bytes to 64 MiB: "recursive_doubling, from 16 KiB direct".
 std::string choices(Collective collective, int ranks, int ranks_per_host) {
   const Selector selector = selector_of(ranks, ranks_per_host);
   std::string text;
