@@ -15,7 +15,7 @@
 namespace stretto {
 namespace {
 
-// A different length on each rank, none on rank 1.
+// Returns 1000 bytes for ranks 0 and 2, none for rank 1, and 4000 for rank 3.
 ByteVector bytes_of(int rank) {
   return ByteVector(static_cast<std::size_t>((rank - 1) * (rank - 1)) * 1000,
                     static_cast<std::byte>(rank));
@@ -32,7 +32,7 @@ TEST(ByteExchange, ReachEverybodyWhateverTheirLength) {
   });
 }
 
-// The limit of rank `smallest` is lower than what the others would take.
+// The limit of rank `smallest` is lower than that of the others.
 void expect_refusals(int smallest) {
   run_ranks(3, [=](Communicator& comm) {
     const ByteVector own(comm.rank() == 2 ? 101 : 5);

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What the public face promises beyond results: order, groups, failures and their texts.
+// What the public interface promises beyond results: order, groups, failures and their texts.
 
 #include "stretto/communicator/communicator.h"
 
@@ -104,7 +104,7 @@ TEST_P(OnBoth, ADestroyedGroupIsToldToThoseWhoStillWaitInIt) {
                       "rank 1 has destroyed its communicator");
     }
     if (comm.rank() == 1) other.reset();
-    comm.barrier().wait();  // The group they were made of lives on.
+    comm.barrier().wait();  // The parent group still works.
   });
 }
 

@@ -82,8 +82,8 @@ TEST_F(LinkCache, TakesNothingThatItHasNotWritten) {
   }
 }
 
-// In nanoseconds, modulo 2^64, they are the time of a minute ago, the longest past and the longest
-// future.
+// In nanoseconds, modulo 2^64, the first of these times was a minute ago. The others are the
+// earliest and the latest time.
 TEST_F(LinkCache, ForgetsATimeThatTheClockCannotCount) {
   save_link(path_, "a link", fresh());
   const std::string good = read_file(path_);

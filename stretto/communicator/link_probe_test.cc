@@ -33,8 +33,8 @@ class LinkProbe : public ::testing::Test {
  protected:
   std::filesystem::path folder(int rank) const { return folder_ / std::to_string(rank); }
 
-  // What all ranks come to, each with a cache of its own: of links, or of the memory that they
-  // share.
+  // Returns what all ranks agree on, each with a cache of its own. This is about links, or, if
+  // `shares_memory`, about mapped memory.
   std::vector<group::LinkModel> agree(bool shares_memory = false) {
     auto ranks = make_thread_ranks(
         {.size = kRanks, .shared_memory = shares_memory, .timeout = std::chrono::seconds(20)});
@@ -77,14 +77,14 @@ class LinkProbe : public ::testing::Test {
   const TemporaryFolder folder_;
   std::string congestion_control_;
   group::HostList hosts_ = {0, 0,
-                            1};  // One pair on a host, led by rank 0, as is the one between two.
+                            1};  // Rank 0 leads the pair of its host, and the pair of the hosts.
 };
 
 TEST_F(LinkProbe, RanksWithDifferentCachesComeToTheSameNumbers) {
   const auto measured = agree();
   expect_all_equal(measured);
   expect_contains(measured.front().source, "measured just now");
-  // What rank 0 remembers, rank 1 remembers otherwise, and rank 2 not at all.
+  // Rank 1 remembers other numbers than rank 0. Rank 2 remembers none.
   std::filesystem::copy(folder(0), folder(1));
   const CachedLink other{.cost = {.latency_seconds = 0.125,
                                   .message_seconds = 0.25,
@@ -101,7 +101,7 @@ TEST_F(LinkProbe, RanksWithDifferentCachesComeToTheSameNumbers) {
   expect_contains(agree().front().source, "just now");
 }
 
-// Rank 0 leads the measurement, and says what is to be believed.
+// Rank 0 leads the measurement, so the other ranks take their numbers from it.
 TEST(AgreeOnLinks, NumbersThatNoRankCanHaveMeasuredAreRefused) {
   const group::HostList hosts = {0, 1};
   for (const double bad : {std::numeric_limits<double>::quiet_NaN(),
@@ -125,7 +125,7 @@ TEST(AgreeOnLinks, NumbersThatNoRankCanHaveMeasuredAreRefused) {
   }
 }
 
-// Hosts may have any numbers; ranks beyond the fourth of a host, and of a fifth host, only wait.
+// Hosts may have any numbers. Ranks beyond the fourth of a host, or of a fifth host, only wait.
 TEST_F(LinkProbe, ContentionIsThatOfAFewRanksOfAFewHosts) {
   hosts_ = {7, 7, 3};
   expect_all_equal(agree());
@@ -134,7 +134,7 @@ TEST_F(LinkProbe, ContentionIsThatOfAFewRanksOfAFewHosts) {
   EXPECT_EQ(ContentionProbe(*ranks[0], many).describe(), "4+1+2+1");
 }
 
-// Whom nobody is left for on the other host is busy beside those who measure.
+// Ranks that find no partner on another host make pairs on their own, to be busy meanwhile.
 TEST(ContentionProbe, LeavesNoTwoRanksOfAHostWithoutAPartner) {
   for (const group::HostList& hosts : {group::HostList{0, 0, 0, 1}, group::HostList{1, 0, 0, 0, 0},
                                        group::HostList{0, 1, 2, 2, 2}}) {
@@ -159,18 +159,18 @@ TEST(MessageCosts, FollowFromOneMessageAndFromSeveral) {
   set_shared_costs({.pair_seconds = 40e-6, .all_seconds = 60e-6, .peers_max = 3}, cost);
   EXPECT_NEAR(cost.message_seconds, 10e-6, 1e-12);
   EXPECT_NEAR(cost.latency_seconds, 20e-6, 1e-12);
-  // One peer tells nothing: what the burst has said stays.
+  // The time with one peer shows nothing about single messages, so their cost stays.
   set_shared_costs({.pair_seconds = 30e-6, .all_seconds = 90e-6, .peers_max = 1}, cost);
   EXPECT_NEAR(cost.message_seconds, 10e-6, 1e-12);
   EXPECT_NEAR(cost.latency_seconds, 10e-6, 1e-12);
-  // Of cores that are shared, several take longer than a message's part of one.
+  // On shared cores, each further message costs more than a message's part of a single one.
   set_shared_costs({.pair_seconds = 35e-6, .all_seconds = 93e-6, .peers_max = 3}, cost);
   EXPECT_NEAR(2 * cost.message_seconds + cost.latency_seconds, 35e-6, 1e-12);
   EXPECT_NEAR(cost.further_message_seconds, 29e-6, 1e-12);
   EXPECT_GT(cost.latency_seconds, 0);
 }
 
-// Bytes that pass at once are not the link's; where it is fast, all ranks say what it carries.
+// A burst does not show the rate of a link. A fast link is measured with all ranks at once.
 TEST(MessageCosts, OfBytesAreThoseOfAllRanksAtOnce) {
   schedule::LinkCost shaped{.seconds_per_byte = 8e-9, .burst_bytes = 1e5};
   set_shared_costs({.pair_seconds = 30e-6, .burst_seconds_per_byte = 1e-9}, shaped);
@@ -185,7 +185,7 @@ TEST(MessageCosts, OfBytesAreThoseOfAllRanksAtOnce) {
   EXPECT_EQ(fast.seconds_per_byte, 1e-9) << "not measured";
   set_shared_costs({.pair_seconds = 30e-6, .many_bytes = 1e6, .many_seconds = 2e-3}, fast);
   EXPECT_EQ(fast.seconds_per_byte, 2e-9);
-  // What has passed at once says nothing about the rest.
+  // The bytes that have passed as a burst say nothing about the rest.
   fast.burst_bytes = 5e5;
   set_shared_costs({.pair_seconds = 30e-6,
                     .many_bytes = 1e6,
@@ -211,13 +211,13 @@ TEST(ContentionProbe, SendsFewBytesWhereSomePassAtOnceAndManyWhereTheLinkIsFast)
   EXPECT_EQ(fast.few.rounds, 0);
 }
 
-// What ranks of other hosts do is not what is asked about.
+// Ranks without a host are not measured.
 TEST(ContentionProbe, RanksThatAreOnNoHostDoNotTakePart) {
   auto ranks = make_thread_ranks({.size = 1});
   EXPECT_EQ(ContentionProbe(*ranks[0], {0, -1, 2, -1, 4}).describe(), "1+1+1");
 }
 
-// The one who leads a measurement decides: the others' caches are not looked at.
+// The leader of a measurement decides. The caches of the others are not read.
 TEST_F(LinkProbe, WhatOnlyAFollowerRemembersIsMeasuredAnew) {
   (void)agree();
   std::filesystem::rename(folder(0), folder(1));
@@ -226,7 +226,7 @@ TEST_F(LinkProbe, WhatOnlyAFollowerRemembersIsMeasuredAnew) {
   expect_contains(measured.front().source, "measured just now");
 }
 
-// By which a message takes 40 ms.
+// A link on which each message takes 40 ms.
 class LaggingLink final : public transport::Link {
  public:
   explicit LaggingLink(std::unique_ptr<transport::Link> link) : link_(std::move(link)) {}
@@ -250,7 +250,7 @@ class LaggingLink final : public transport::Link {
   std::unique_ptr<transport::Link> link_;
 };
 
-// Each operation ends in time, and there are many: of one byte alone twenty there and back.
+// No single operation takes too long, but there are many: twenty round trips of one byte alone.
 TEST(MakeWorld, TakesNoLongerThanItMayThoughItMeasuresLinks) {
   const auto lag = [](Rank, Rank, std::unique_ptr<transport::Link> link) {
     return std::make_unique<LaggingLink>(std::move(link));
@@ -269,13 +269,13 @@ TEST(MakeWorld, TakesNoLongerThanItMayThoughItMeasuresLinks) {
     taken[rank] = Clock::now() - begin;
   });
   for (const Status& status : statuses) EXPECT_FALSE(status.ok());
-  // The other hears of it, perhaps.
+  // The other rank may hear of the timeout instead.
   EXPECT_TRUE(std::ranges::count(statuses, StatusCode::timeout, &Status::code) > 0)
       << statuses[0].message() << "; " << statuses[1].message();
   EXPECT_LT(std::ranges::max(taken), std::chrono::seconds(5));
 }
 
-// Or one would measure links, and the other mapped memory.
+// Otherwise one rank would measure links, and the other mapped memory.
 TEST(MakeWorld, MeasuresAnewOnAllRanksWhereOneIsToldSo) {
   for (const bool first : {true, false}) {
     auto endpoints = transport::loopback::make_world({.ranks = 2}).or_throw();
@@ -293,7 +293,7 @@ TEST(MakeWorld, MeasuresAnewOnAllRanksWhereOneIsToldSo) {
   }
 }
 
-// Of a team, as of a message.
+// A sync of a team takes as long as a message within a host.
 TEST_F(LinkProbe, ASyncWaitsForTheOthersCores) {
   const group::LinkModel model = agree().front();
   EXPECT_DOUBLE_EQ(model.network.sync_seconds,
@@ -314,12 +314,12 @@ TEST_F(LinkProbe, WhatMappedMemoryCostsIsMeasuredOnceAndAgreed) {
   const bool was_busy = first.source == "mapped memory modelled, as the machine was busy";
   EXPECT_TRUE(was_busy || first.source == "mapped memory measured just now") << first.source;
   EXPECT_EQ(std::filesystem::exists(folder(0)), !was_busy);
-  // As rank 0 remembers it, whatever others do.
+  // All ranks use what rank 0 remembers.
   if (was_busy) return;
   CachedLink known{.memory = {.reduced = 1024, .moved = 4096}};
   const std::string path = std::filesystem::directory_iterator(folder(0))->path().string();
   EXPECT_FALSE(load_link(path)->is_confirmed);
-  // What only one job has measured is measured again.
+  // Numbers that only one job has measured are measured again.
   save_link(path, "mapped memory", known);
   const auto again = agree(true).front();
   const CachedLink anew = *load_link(path);

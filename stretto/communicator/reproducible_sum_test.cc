@@ -22,7 +22,7 @@ namespace {
 using testing::message_of;
 using Vector = std::vector<float>;
 
-// Of very different magnitudes, so that no two orders of f32 sums have the same bits.
+// The elements have very different magnitudes, so that f32 sums in another order differ in bits.
 std::vector<Vector> vectors(std::size_t number, std::size_t count) {
   Random random(number * 1000 + count);
   std::vector<Vector> made(number, Vector(count));
@@ -35,7 +35,7 @@ std::vector<Vector> vectors(std::size_t number, std::size_t count) {
   return made;
 }
 
-// The mean, by `ranks` ranks that share `all` out at random; twice, in another order.
+// The mean by `ranks` ranks that share `all` out at random. It is made twice, in another order.
 Vector mean_by(int ranks, std::vector<Vector> all, std::uint64_t seed) {
   Random random(seed);
   std::vector<int> owners;
@@ -51,7 +51,7 @@ Vector mean_by(int ranks, std::vector<Vector> all, std::uint64_t seed) {
       for (std::size_t i = 0; i < all.size(); ++i) {
         const std::size_t at = time == 0 ? i : all.size() - 1 - i;
         if (owners[at] != communicator.rank().value()) continue;
-        // In two parts.
+        // The vector is added in two parts.
         const std::span<const float> whole = all[at];
         const std::size_t half = whole.size() / 2;
         sum.add(whole.subspan(half), half);
@@ -105,7 +105,7 @@ TEST(ReproducibleSum, OfNoElementsIsEmpty) {
   });
 }
 
-// Lengths whose shares are as long.
+// The shares of 5 and of 6 elements are equally long.
 TEST(ReproducibleSum, ThatDiffersBetweenRanksIsAMismatch) {
   run_ranks(3, [](Communicator& communicator) {
     const bool is_last = communicator.rank() == Rank(2);

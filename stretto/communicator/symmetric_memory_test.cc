@@ -46,8 +46,8 @@ TEST_P(OneSided, MemoryOfAHostIsMappedAndAllOfItIsZeroAtFirst) {
   });
 }
 
-// In each epoch each rank's memory is cut in pieces, each of which has an owner for the epoch, who
-// puts what no other epoch has, or readers, who know from their own account what is there.
+// Each rank's memory is cut in pieces. In each epoch, either one rank puts values that no other
+// epoch has into a piece, or all ranks get the piece and know the values that they expect.
 TEST_P(OneSided, WhatIsPutIsThereAfterTheFenceAndWhatIsGotIsWhatWasThere) {
   constexpr std::size_t kElements = 1000;
   constexpr std::size_t kPieces = 20;
@@ -76,7 +76,7 @@ TEST_P(OneSided, WhatIsPutIsThereAfterTheFenceAndWhatIsGotIsWhatWasThere) {
           if (writer != comm.rank().value()) continue;
           std::vector<std::uint32_t> values(place.begin(), place.end());
           memory.put(values, target, piece * kPiece);
-          std::ranges::fill(values, 77);  // They may be used again.
+          std::ranges::fill(values, 77);  // put() has copied them.
         }
       }
       memory.fence();
@@ -106,7 +106,7 @@ TEST_P(OneSided, ARankThatNamesAnotherSizeIsToldByAllAndTheCommunicatorGoesOn) {
 
 TEST_P(OneSided, ARankThatHasNoRoomIsNamed) {
   on_hosts(GetParam(), [](Communicator& comm) {
-    // As much for all, which is more than there is.
+    // All ranks name the same size, which is more than there is.
     const auto make = [&] {
       SymmetricBuffer<double>(comm, std::numeric_limits<std::size_t>::max() / 2);
     };
@@ -164,8 +164,8 @@ TEST_P(OneSided, AnAbortEndsAFence) {
   });
 }
 
-// What rank 2 throws in a group where its number is 0, and 1 that of rank 0, which does something
-// else there.
+// Returns what `call` throws on rank 2. It runs in a group where rank 2 has number 0, and rank 0,
+// which runs `something_else`, has number 1.
 template <class Failure>
 Status failure_in_group(const std::function<void(Communicator&)>& call,
                         const std::function<void(Communicator&)>& something_else) {
@@ -181,14 +181,14 @@ Status failure_in_group(const std::function<void(Communicator&)>& call,
 TEST(OneSidedFailures, NameARankWithoutRoomByItsNumberInTheJob) {
   const auto make = [](Communicator& group) { SymmetricMemory(group, 8); };
   const Status status = failure_in_group<OutOfMemory>(make, [](Communicator& group) {
-    // Says that it lacks the 8 bytes.
+    // Tells the others that this rank lacks the 8 bytes.
     (void)communicator::all_gather_value(group, std::array<std::uint64_t, 4>{8}, std::nullopt);
   });
   EXPECT_EQ(status.message(), "rank 2: symmetric memory: rank 0 has no room for 8 bytes");
   EXPECT_EQ(status.rank(), Rank(0));
 }
 
-// In place of a fence, announces so many bytes of puts and gets, and sends five of them.
+// Instead of a fence, announces `request_bytes` bytes of puts and gets, and sends five bytes.
 void break_fence(Communicator& group, std::uint64_t request_bytes) {
   const SymmetricMemory memory(group, 8);
   const std::array lengths = {request_bytes, std::uint64_t{0}};
