@@ -36,7 +36,7 @@ class AcceptorTest : public ::testing::Test {
     return Acceptor::start(std::move(listener).or_throw(), std::move(expected)).or_throw();
   }
   FileDescriptor visit() const { return connect_unix_abstract(name_, soon()).or_throw(); }
-  // A rank that tries until it is let in.
+  // Connects as a rank that tries until it is let in.
   Status join_as(int rank, const JobKey& key) const {
     return connect_and_greet([&] { return connect_unix_abstract(name_, soon()); },
                              [&](int fd) {
@@ -85,10 +85,10 @@ TEST_F(AcceptorTest, WaitsNoLongerThanThereIsAPoint) {
 
 TEST_F(AcceptorTest, OneDescriptorIsEnoughForOneRank) {
   const auto acceptor = start({1});
-  // For the rank, which is this process here, and for the acceptor.
+  // One is for the rank, which this process plays, and one is for the acceptor.
   const stretto::testing::FewDescriptors few(2);
   const FileDescriptor rank = visit();
-  // Time to be accepted, and to be closed for the next that may come.
+  // Meanwhile the acceptor accepts the connection. It must not close it for the next visitor.
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   EXPECT_TRUE(handshake_as_client(rank.get(), key_, Purpose::mesh_unix, {.rank = 1}, soon()).ok());
   EXPECT_TRUE(acceptor->take(1, soon()).ok());
@@ -136,7 +136,7 @@ TEST(AuthenticatingListenerTest, WhoRepeatsAHelloHasNotShownTheKey) {
     auto overheard = HandshakeMachine::start(HandshakeRole::client, key, purpose, self).or_throw();
     const FileDescriptor visitor = connect_tcp("127.0.0.1", port, soon()).or_throw();
     EXPECT_TRUE(write_all(visitor.get(), overheard.take_output(), soon()).ok());
-    // No proof; the listener may have hung up before.
+    // The tag proves nothing. The listener may have hung up before.
     (void)write_all(visitor.get(), std::array<std::byte, kTagBytes>{}, soon()).ok();
     std::vector<AuthenticatingListener::Refusal> refused;
     EXPECT_TRUE(comes_true([&] {
@@ -159,7 +159,7 @@ TEST(PeerUser, IsKnownOfConnectionsInsideTheHost) {
   const FileDescriptor server = accept(listener.get(), soon()).or_throw();
   EXPECT_EQ(peer_user(server.get()), ::geteuid());
   EXPECT_TRUE(peer_is_trusted_user(server.get()));
-  // What nobody holds any more looks like root's.
+  // A connection that nobody holds any more looks like root's.
   client.reset();
   EXPECT_FALSE(peer_user(server.get()));
   EXPECT_FALSE(peer_is_trusted_user(server.get()));

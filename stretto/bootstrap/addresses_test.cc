@@ -49,7 +49,7 @@ TEST(OwnAddress, TheWayToThisHostIsLoopback) {
       route_to("127.0.0.2", 9, Deadline::after(std::chrono::seconds(10))).or_throw();
   EXPECT_EQ(route.own, "127.0.0.1");
   EXPECT_EQ(route.other, "127.0.0.2");
-  // Which is nobody's way to this host.
+  // Nobody else can reach this host there.
   const std::vector<std::string> own = own_addresses();
   EXPECT_EQ(std::ranges::count(own, route.own), 0);
 }
@@ -106,8 +106,8 @@ TEST(Socket, WaitsForAListenerThatStartsLater) {
   late.join();
 }
 
-// At one nobody listens; of the next one the queue is full, and the kernel drops what asks for
-// more, as a firewall does.
+// At the first place nobody listens. At the second the queue is full, and the kernel drops more
+// requests, as a firewall does.
 TEST(Socket, ConnectsToWhicheverOfSeveralPlacesAnswers) {
   const FileDescriptor full = listen_tcp("127.0.0.1", 0).or_throw();
   ASSERT_EQ(::listen(full.get(), 0), 0);
@@ -133,7 +133,7 @@ TEST(Socket, ConnectsToWhicheverOfSeveralPlacesAnswers) {
   EXPECT_LT(Clock::now() - start, milliseconds(1000));
 }
 
-// As of a name that is a loopback address on its own host.
+// A rank listens at all addresses if the name of its host is a loopback address there.
 TEST(Socket, OfAllAddressesTakesIpv4AndNamesItAsThePeerDoes) {
   auto listener = listen_tcp("::", 0);
   if (!listener.ok()) GTEST_SKIP() << listener.status().message();
@@ -154,7 +154,7 @@ TEST(Socket, GivesUpConnectingAtTheDeadlineAndSaysWhy) {
   const auto client = connect_tcp("127.0.0.1", port, Deadline::after(milliseconds(50)));
   ASSERT_FALSE(client.ok());
   expect_failure(client.status(), StatusCode::timeout, "Connection refused");
-  // Also where there is no time left in the end to look up the name once more.
+  // This also holds if no time is left to look up the name once more.
   const auto named = connect_tcp("localhost", port, Deadline::after(milliseconds(50)));
   expect_failure(named.status(), StatusCode::timeout, "Connection refused");
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
@@ -172,7 +172,7 @@ TEST(Socket, ConnectsOverAnAbstractUnixSocket) {
             StatusCode::invalid_argument);
 }
 
-// Which comes from the store.
+// The name comes from the store.
 TEST(Socket, AUnixSocketsNameCannotSteerATerminal) {
   const Status status =
       connect_unix_abstract("a\x1b[2J", Deadline::after(milliseconds(5))).status();
@@ -203,7 +203,7 @@ TEST(Socket, WritingEndsAtTheDeadlineWhenNobodyReads) {
             StatusCode::timeout);
 }
 
-// A link made of a new connection, which `socket` is.
+// Makes a link of a new connection. `socket` becomes the descriptor of the connection.
 Status make_link(transport::Endpoint::Parts& parts, int& socket, TcpLinkOptions options) {
   const FileDescriptor listener = listen_tcp("127.0.0.1", 0).or_throw();
   FileDescriptor client =
@@ -230,7 +230,7 @@ TEST(Socket, OfALinkHasTheCongestionControlThatIsAskedFor) {
   expect_failure(unknown, StatusCode::system, "tcp_available_congestion_control lists");
 }
 
-// Where the first of these ranks lets the others connect to, and what it says of that.
+// Returns the address at which rank 0 of `cards` listens. `log` becomes what is logged about it.
 std::string bind_address(const std::vector<RankCard>& cards, TcpLinkOptions options,
                          std::string& log) {
   const auto links = tcp_links(std::move(options));
@@ -257,7 +257,7 @@ TEST(TcpLinks, SayWhereTheirAddressComesFromAndWhatIsNotRead) {
   expect_contains(log, warning);
   EXPECT_EQ(log.find(warning), log.rfind(warning)) << "once";
 
-  // Inside of a host no network matters.
+  // Within a host no network matters.
   EXPECT_EQ(bind_address({own, own}, {.foreign_network = foreign}, log), "192.0.2.1");
   expect_lacks(log, "NCCL");
   EXPECT_EQ(bind_address({own, elsewhere}, {.networks = {"lo"}}, log), "127.0.0.1");
@@ -298,7 +298,7 @@ TEST(HostPort, ReadsAndWritesAddresses) {
 
 TEST(Socket, ListensOnTheFirstFreePortOfARange) {
   const WaitLimit soon = Deadline::after(std::chrono::seconds(10));
-  // Somewhere among those that the system gives out, two neighbours are free.
+  // Somewhere among the ports that the system gives out, two neighbours are free.
   for (int attempt = 0; attempt < 100; ++attempt) {
     const FileDescriptor first = listen_tcp("127.0.0.1", 0).or_throw();
     const int port = local_port(first.get()).or_throw();

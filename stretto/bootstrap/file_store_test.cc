@@ -77,11 +77,11 @@ TEST_F(FileStoreTest, LosesNoAdditionOfAnyProcess) {
   EXPECT_EQ(open()->get("count", soon()).or_throw(), "200");
 }
 
-// A writer that is killed leaves any number of the bytes of what it was writing.
+// A writer that is killed may leave any number of bytes of its last record.
 TEST_F(FileStoreTest, IgnoresHalfARecordAndWritesOverIt) {
   ASSERT_TRUE(open()->set("a", "1", soon()).ok());
   const std::string before = content();
-  // Longer than what is written over it: nothing of it may show behind that.
+  // This record is longer than the one that is written over it. No rest of it may show.
   ASSERT_TRUE(open()->set("b", std::string(40, '2'), soon()).ok());
   const std::string after = content();
   for (std::size_t bytes = 0; bytes < after.size(); ++bytes) {
@@ -156,7 +156,7 @@ TEST_F(FileStoreTest, EndsAWaitWhenTheFileIsRemoved) {
   expect_failure(status, StatusCode::peer_lost, "the file has been removed");
 }
 
-// As NFS removes a file that somebody has open.
+// NFS renames a file that is removed while somebody has it open.
 TEST_F(FileStoreTest, AFileThatHasAnotherNameNowHasBeenRemoved) {
   const auto store = open();
   ASSERT_TRUE(store->set("key", "value", soon()).ok());
@@ -176,7 +176,7 @@ TEST_F(FileStoreTest, ExecutesTheWillsOfThoseWhoAreGoneOnly) {
   const auto store = open();
   auto watch = store->watch("news", {"one is gone", "all well"}, soon()).or_throw();
   const auto other = store->watch("news", {"other is gone", "all well"}, soon()).or_throw();
-  // The next question executes wills.
+  // After this time the next request executes wills.
   std::this_thread::sleep_for(milliseconds(250));
   EXPECT_FALSE(other->look().or_throw());
   watch.reset();
@@ -189,7 +189,7 @@ TEST_F(FileStoreTest, ExecutesAWillOnceWhateverTheKeysHold) {
   (void)store->watch(key, {"one is gone", revoked_by}, soon()).or_throw();
   EXPECT_EQ(store->get(key, soon()).or_throw(), "one is gone");
   EXPECT_TRUE(store->delete_key(key, soon()).or_throw());
-  (void)store->watch("other", {}, soon()).or_throw();  // Leaves nothing.
+  (void)store->watch("other", {}, soon()).or_throw();  // It leaves no will.
   std::this_thread::sleep_for(milliseconds(250));
   for (const std::string& name : {key, std::string("other"), std::string("news")}) {
     EXPECT_FALSE(store->check(std::vector{name}, soon()).or_throw()) << name;

@@ -21,7 +21,7 @@ HandshakeMachine start(HandshakeRole role) {
   return std::move(HandshakeMachine::start(role, key.value(), purpose, {.rank = 0}).value());
 }
 
-// Past the hello, which a fuzzer cannot forge.
+// Gets both roles past the hello, which a fuzzer cannot forge.
 void exchange_hellos(HandshakeMachine& client, HandshakeMachine& server) {
   if (!server.receive(client.take_output()).ok()) std::abort();
 }

@@ -66,7 +66,7 @@ void expect_refused(const Result<Identity>& result, const std::string& sentence)
   expect_failure(result.status(), StatusCode::refused, sentence);
 }
 
-// What a side says to a peer that is not stretto at all.
+// What a peer does that is not stretto at all.
 using Stranger = std::function<void(int fd)>;
 
 Result<Identity> server_meets(const Stranger& stranger) {
@@ -134,7 +134,7 @@ TEST(JobKey, OfAGroupIsMadeOfTheJobsAndOfANonce) {
   const auto made = [](char job, char nonce) {
     return key_of(job).for_group(key_of(nonce)).hexadecimal();
   };
-  // HMAC-SHA256, as Python's hmac has it, of "stretto group key", a zero byte and the nonce.
+  // The HMAC-SHA256, by Python's hmac, of "stretto group key", a zero byte and the nonce.
   EXPECT_EQ(made('1', '2'), "df1c777f6c2573e42bd70aff9059e28320597c9c160b312fb1d56f7e9573e07d");
   EXPECT_NE(made('1', '2'), made('1', '3'));
   EXPECT_NE(made('1', '2'), made('2', '2'));
@@ -178,7 +178,7 @@ TEST(Handshake, RefusesAnotherKeyOnBothSides) {
 }
 
 TEST(Handshake, AServerWithAnotherKeyCannotPretend) {
-  // It answers although it cannot check the client's hello.
+  // The server answers although it cannot check the client's hello.
   const auto result = client_meets([](int fd) {
     auto hello = machine_of(HandshakeRole::client, 0, '2').take_output();
     hello[12] = std::byte{2};  // The role of a server.
@@ -247,7 +247,7 @@ TEST(Handshake, RefusesAnotherRankThanTheWantedOneOnBothSides) {
 }
 
 TEST(Handshake, RefusesAStrangerAtItsFirstBytes) {
-  // Only ever these few bytes: the server must not wait for a whole hello.
+  // The stranger sends only these bytes: the server must not wait for a whole hello.
   const auto result = server_meets([](int fd) {
     say(fd, "GET ");
     std::byte end;

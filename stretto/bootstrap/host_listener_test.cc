@@ -43,7 +43,7 @@ class HostListenerTest : public ::testing::Test {
     return register_at_host(listener_->name(), bind_address, key_, {.rank = rank, .target = 0},
                             soon());
   }
-  // A connection of `rank` that is to reach `target`.
+  // Makes a connection of `rank` that is to reach `target`.
   Result<FileDescriptor> reach(const std::string& address, int rank, int target) const {
     const HostPort to = parse_host_port(address).or_throw();
     FileDescriptor socket = connect_tcp(to.host, to.port, soon()).or_throw();
@@ -63,7 +63,7 @@ class HostListenerTest : public ::testing::Test {
     EXPECT_TRUE(read_exactly(other.get(), {&received, 1}, soon()).ok());
     EXPECT_EQ(received, sent);
   }
-  // What a rank is handed of the connection that it expects from `rank`.
+  // Expects that `target` is handed the connection that it expects from `rank`.
   void expect_reached(Reception reception, int rank, int target) {
     const std::string address = reception.address;
     const auto acceptor = accept(std::move(reception), {rank});
@@ -111,7 +111,7 @@ TEST_F(HostListenerTest, ListensForTheRanksOfItsHostAndForThoseThatHaveCome) {
 
 TEST_F(HostListenerTest, ARankThatEndsTakesNothingFromOthersAndMayComeAgain) {
   ::testing::internal::CaptureStderr();
-  const std::string address = enlist(1).or_throw().address;  // And leaves at once.
+  const std::string address = enlist(1).or_throw().address;  // Rank 1 leaves at once.
   expect_reached(enlist(2).or_throw(), 5, 2);
   const FileDescriptor in_vain = reach(address, 5, 1).or_throw();
   std::byte byte;
@@ -135,7 +135,7 @@ TEST_F(HostListenerTest, AConnectionWaitsForARankThatLacksDescriptors) {
   const Reception one = enlist(1).or_throw();
   const FileDescriptor there = reach(one.address, 5, 1).or_throw();
   ConnectionSource& source = *one.connections;
-  // Until it has been handed over, which takes no descriptor of this rank.
+  // Waits for the hand-over, which takes no descriptor of this rank.
   EXPECT_TRUE(wait_for(source.descriptor(), POLLIN, soon()).ok());
   {
     const stretto::testing::FewDescriptors none(0);
@@ -178,7 +178,7 @@ TEST_F(HostListenerTest, KeepsNoDescriptorThatItHasNotAskedFor) {
   EXPECT_EQ(transport::open_descriptors(), before);
 }
 
-// It is told at once, since the listener is about to close its connections unread.
+// The rank is told at once, since the listener closes its connection unread.
 TEST_F(HostListenerTest, ARankOfAnotherUserKnowsThatItMustListenItself) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const TimePoint begin = Clock::now();

@@ -22,7 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A store of each kind that can tell of the dead, as one rank opens it.
+// Opens, for each rank, a store of every kind that can tell of dead ranks.
 class JoinNotesTest : public ::testing::TestWithParam<const char*> {
  protected:
   ~JoinNotesTest() override { std::filesystem::remove(path_); }
@@ -61,7 +61,7 @@ TEST_P(JoinNotesTest, ARankThatEndsWithoutAWordEndsTheJoinOfAll) {
   EXPECT_EQ(zero->limit().look().message(), status.message()) << "the first failure stays";
 }
 
-// The others wait for its last word.
+// The other ranks wait for its last note.
 TEST_P(JoinNotesTest, RankZeroMayNotEndBeforeItHasToldThatAllHaveJoined) {
   auto zero = arrive(0, 2);
   const auto one = arrive(1, 2);
@@ -113,7 +113,7 @@ TEST_P(JoinNotesTest, WhoHasFinishedOrNoPlaceMayEnd) {
   one.reset();
   EXPECT_TRUE(zero->finish().ok());
   EXPECT_TRUE(zero->end_join().ok());
-  // Longer than a file is not looked at.
+  // Each file is looked at more often than this.
   std::this_thread::sleep_for(milliseconds(300));
   EXPECT_TRUE(zero->limit().look().ok()) << zero->limit().look().message();
 }
@@ -129,7 +129,7 @@ TEST_P(JoinNotesTest, TellsWhoNeverCameFromWhoDidNotGoOn) {
                  "for 1 of 3 ranks: 1 came to ");
 }
 
-// The others write no such note.
+// Rank 1 waits for a note that only rank 0 writes.
 TEST_P(JoinNotesTest, OnlyRankZeroIsNamedWhereItAloneIsWaitedFor) {
   const auto zero = arrive(0, 3);
   const auto two = arrive(2, 3);
@@ -211,7 +211,7 @@ TEST(JoinNotes, WaitsForAChangeAndSaysSo) {
   late.join();
 }
 
-// Its watch tells the error of a network that is down once, as the system does, then a plain end.
+// If the network is down, its watch tells this once, as the system does, and then a plain end.
 class CutOffStore : public MemoryStore {
  public:
   Result<std::unique_ptr<StoreWatch>> watch(const std::string&, const Will&,

@@ -19,7 +19,7 @@
 namespace stretto::bootstrap {
 namespace {
 
-// Through a connection each request is a way to the server and back.
+// Through a connection, each request takes a round trip to the server.
 TEST(PrefixStore, AsksForManyKeysAtOnce) {
   class Asked final : public MemoryStore {
    public:
@@ -57,7 +57,7 @@ TEST(PrefixStore, RefusesKeysThatAreNotInItsPart) {
   PrefixStore part("long/", whole);
   refuses(part, "");
   refuses(*whole, "long");
-  // The same page again and again.
+  // The faulty store gives the same page again and again.
   refuses(*whole, "");
 }
 

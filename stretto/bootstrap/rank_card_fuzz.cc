@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What anybody who can write to the store may say about a rank: its card, and why it cannot join.
+// Whoever can write to the store may say anything about a rank: its card, and why it cannot join.
 // What is accepted must be what is written, but for letters that no terminal shall see.
 // Sources: rank_card.cc join_failure.cc
 

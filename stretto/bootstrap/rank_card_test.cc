@@ -8,7 +8,7 @@
 namespace stretto::bootstrap {
 namespace {
 
-// Any of it may become part of a message.
+// Any part of a card may become part of a message.
 TEST(RankCard, NothingInItSteersATerminal) {
   RankCard card = local_card();
   card.streams = 1;

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What every store must do, on each of them.
+// These tests run on every store, and show what each must do.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -91,8 +91,8 @@ void expect_invalid(const Status& status, const std::string& sentence) {
   expect_failure(status, StatusCode::invalid_argument, sentence);
 }
 
-// Exact to some tens of milliseconds. A loaded machine may delay any one wait, but not all of
-// three.
+// The limit is kept to some tens of milliseconds. A loaded machine may delay any one wait, but not
+// all three.
 void expect_timeout_after(milliseconds limit, const std::function<Status(Deadline)>& wait) {
   Duration best = Duration::max();
   for (int attempt = 0; attempt < 3 && best > limit + milliseconds(40); ++attempt) {
@@ -119,7 +119,7 @@ void gives_everybody_what_one_has_set(const Stores& stores) {
 }
 
 void keeps_its_limits(const Stores& stores) {
-  // A prefix takes some of it.
+  // A prefix takes the other bytes.
   const std::string longest_key(kMaxKeyBytes - 3, 'k');
   const std::string longest(kMaxValueBytes, 'v');
   ASSERT_TRUE(stores.one->set(longest_key, longest, soon()).ok());
@@ -146,7 +146,7 @@ void waits_no_longer_than_its_deadline(const Stores& stores) {
       stores.one->get("nobody sets this", Deadline::after(milliseconds(5))).status();
   expect_contains(status.message(),
                   "waiting for \"nobody sets this\" in " + stores.one->describe() + ": ");
-  // Giving up must not spoil what comes after.
+  // A wait that was given up must not spoil later requests.
   EXPECT_TRUE(stores.one->set("nobody sets this", "but now", soon()).ok());
   EXPECT_EQ(stores.one->get("nobody sets this", soon()).or_throw(), "but now");
 }
@@ -166,7 +166,7 @@ void a_wait_keeps_nobody_else_waiting(const Stores& stores) {
   waiter.join();
 }
 
-// More than a client asks for at a time, and in another order than they are asked for.
+// A client asks for fewer keys at a time. They are set in the opposite order.
 void gets_many_keys_that_come_later(const Stores& stores) {
   Keys keys;
   for (int i = 0; i < 150; ++i) keys.push_back(fmt::format("many/{}", i));
@@ -179,7 +179,7 @@ void gets_many_keys_that_come_later(const Stores& stores) {
   const Status status = stores.one->multi_get(keys, Deadline::after(milliseconds(500))).status();
   EXPECT_EQ(status.code(), StatusCode::timeout);
   expect_contains(status.message(), "nobody sets this one\" in ");
-  // Giving up must not spoil what comes after.
+  // A wait that was given up must not spoil later requests.
   EXPECT_EQ(stores.one->multi_get(Keys{"many/2", "many/1"}, soon()).or_throw(),
             (Keys{"many/2", "many/1"}));
   EXPECT_TRUE(stores.one->multi_get(Keys{}, soon()).or_throw().empty());
@@ -295,7 +295,7 @@ struct Kind {
   std::unique_ptr<World> (*make)();
 };
 
-// What all stores but PyTorch's do.
+// All stores but PyTorch's do this.
 void keys_are_listed(const Stores& stores) {
   const auto& [one, other] = stores;
   EXPECT_TRUE(one->list_keys("", soon()).value().empty());
@@ -312,7 +312,7 @@ void keys_are_listed(const Stores& stores) {
   EXPECT_EQ(one->multi_set(keys, Keys{"1"}, soon()).code(), StatusCode::invalid_argument);
 }
 
-// More than fit into one reply.
+// These keys do not fit into one reply.
 void many_keys_are_listed(const Stores& stores) {
   const auto& [one, other] = stores;
   Keys keys;
@@ -407,7 +407,7 @@ TEST(Store, LooksNothingUpWhereTheKeyIsDeletedMeanwhile) {
   EXPECT_FALSE(store.look_up("key", soon()).or_throw());
 }
 
-// If they shared a connection, its server would go on waiting for the key of the child.
+// If they shared a connection, its server would go on waiting for the child's key.
 TEST(TcpStore, OfAForkedChildHasConnectionsOfItsOwn) {
   TcpWorld world;
   const std::shared_ptr<Store> store = world.open();
@@ -431,7 +431,7 @@ TEST(TcpStore, OfAForkedChildWaitsForNoThreadOfItsParent) {
   });
   for (int i = 0; i < 20; ++i) {
     const int failed = testing::exit_code_in_child([&] {
-      ::alarm(20);  // Else it would wait for ever.
+      ::alarm(20);  // Ends a child that waits for ever.
       const bool is_there = store->get("not there", Deadline::after(milliseconds(20))).ok();
       const bool is_set = store->set("of the child", "a value", soon()).ok();
       return !is_there && is_set && !store->server().empty() ? 0 : 1;
@@ -443,7 +443,7 @@ TEST(TcpStore, OfAForkedChildWaitsForNoThreadOfItsParent) {
   busy.join();
 }
 
-// That which has torch, or "": STRETTO_TORCH_PYTHON, or the one that ./dev has set up.
+// Returns STRETTO_TORCH_PYTHON, or the Python that ./dev has set up; "" if it has no torch.
 std::string python_with_torch() {
   const char* const chosen = std::getenv("STRETTO_TORCH_PYTHON");
   std::string python = chosen != nullptr ? chosen : STRETTO_SOURCE_DIR "/build/venv/bin/python";
@@ -452,7 +452,7 @@ std::string python_with_torch() {
   return std::system(command.c_str()) == 0 ? python : "";
 }
 
-// In one test, for importing torch takes seconds; each part has keys of its own.
+// This is one test because importing torch takes seconds. Each part has keys of its own.
 TEST(TorchStore, KeepsTheContractWithARealServer) {
   const std::string python = python_with_torch();
   if (python.empty()) {

@@ -1,9 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What a client may do to a store's server, a server to its client, and whoever can write to its
-// file to a FileStore, with the bytes they write. What a decoder accepts must be what the encoder
-// writes, and no store may grow beyond its limits.
+// A client may send any bytes to a store's server, a server to its client, and whoever can write to
+// its file to a FileStore. What a decoder accepts must be what the encoder writes, and no store may
+// grow beyond its limits.
 // Sources: store_frame.cc store_page.cc store_contents.cc store.cc file_log.cc
 
 #include <cstdlib>
@@ -44,7 +44,7 @@ void fuzz_client(std::string_view stream) {
   }
 }
 
-// Every request of a stream, answered; the client must understand each answer.
+// The server answers every request of a stream. The client must understand each answer.
 void fuzz_server(std::string_view stream) {
   StoreContents contents(std::make_shared<ByteBudget>(kCapacityBytes));
   while (true) {

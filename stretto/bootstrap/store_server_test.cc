@@ -38,7 +38,7 @@ class StoreServerTest : public ::testing::Test {
     return {.host = "127.0.0.1", .port = server_->port(), .key = key_, .self = {.rank = 1}};
   }
   FileDescriptor raw() { return connect_tcp("127.0.0.1", server_->port(), soon()).or_throw(); }
-  // A connection that has the key and can send what it likes.
+  // Makes a connection that has the key and can send what it likes.
   FileDescriptor authenticated() {
     FileDescriptor fd = raw();
     EXPECT_TRUE(handshake_as_client(fd.get(), key_, Purpose::store, {.rank = 2}, soon()).ok());
@@ -149,7 +149,7 @@ TEST_F(StoreServerTest, AnswersRequestsThatComeInOnePieceOrByteByByte) {
 }
 
 TEST_F(StoreServerTest, RefusesASetBeyondItsCapacityAndKeepsTheRest) {
-  // Room for a value, the request that brings it, and little else.
+  // There is room for a value, the request that brings it, and little else.
   start({.max_total_bytes = 160 * 1024});
   const auto store = client();
   const auto value = [](int kibibytes, char letter) {
@@ -185,7 +185,7 @@ TEST_F(StoreServerTest, CountsUnfinishedRequestsAndRepliesThatNobodyTakes) {
     clients.push_back(authenticated());
     send_bytes(clients.back().get(), whole.substr(0, whole.size() - 1));
   }
-  // The last byte shows who is still there: who is not, has been closed.
+  // The last byte shows which clients are served. The others have been closed.
   int served = 0;
   for (const FileDescriptor& fd : clients) {
     send_bytes(fd.get(), whole.substr(whole.size() - 1));
@@ -197,7 +197,7 @@ TEST_F(StoreServerTest, CountsUnfinishedRequestsAndRepliesThatNobodyTakes) {
   clients.clear();
   expect_job_unharmed();
   expect_contains(::testing::internal::GetCapturedStderr(), "the store is full");
-  // Who asks for much and reads nothing is closed, too.
+  // A client that asks for much and reads nothing is closed, too.
   ::testing::internal::CaptureStderr();
   const auto store = client();
   ASSERT_TRUE(store->set("k", std::string(kMaxValueBytes, 'x'), soon()).ok());
@@ -206,7 +206,7 @@ TEST_F(StoreServerTest, CountsUnfinishedRequestsAndRepliesThatNobodyTakes) {
     clients.push_back(authenticated());
     for (int times = 0; times < 100; ++times) send_bytes(clients.back().get(), get);
   }
-  // Sixteen replies would fill it, and `store` has a connection, too.
+  // Sixteen replies would fill the store's memory, and `store` has a connection, too.
   EXPECT_TRUE(comes_true([&] { return server_->client_count() <= 16; }));
   clients.clear();
   expect_job_unharmed();
@@ -216,7 +216,7 @@ TEST_F(StoreServerTest, CountsUnfinishedRequestsAndRepliesThatNobodyTakes) {
 TEST_F(StoreServerTest, AFloodDoesNotPushOutWhoHasShownTheKey) {
   start({.max_handshakes = 4});
   ::testing::internal::CaptureStderr();
-  // A rank in the middle of its handshake: it has said its hello.
+  // This rank is in the middle of its handshake: it has sent its hello.
   auto slow =
       HandshakeMachine::start(HandshakeRole::client, key_, Purpose::store, {.rank = 3}).or_throw();
   const FileDescriptor fd = raw();

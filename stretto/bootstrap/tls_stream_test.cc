@@ -61,7 +61,7 @@ void send_raw(const ByteStream& stream, ConstByteSpan bytes) {
   write_all(stream.socket(), bytes, soon()).or_throw();
 }
 
-// What ends a side that reads until it is told something else than bytes.
+// Reads until the stream has something else to tell than bytes, and returns this.
 ByteStream::Moved read_to_end(ByteStream& stream, Bytes* into = nullptr) {
   std::array<std::byte, 5000> buffer;
   while (true) {
@@ -76,7 +76,7 @@ ByteStream::Moved read_to_end(ByteStream& stream, Bytes* into = nullptr) {
   }
 }
 
-// Writes and reads in turns until all has arrived; the pieces begin anew with what was not taken.
+// Writes and reads in turns until all has arrived. Pieces begin anew with what was not taken.
 void expect_carries(ByteStream& from, ByteStream& to, const Bytes& sent, unsigned seed) {
   std::mt19937 generator(seed);
   Bytes arrived;
@@ -116,7 +116,7 @@ TEST(TlsStream, GoesOnWithNewKeysAgainAndAgain) {
   expect_carries(*pair.second, *pair.first, random_bytes(200'000, 2), 2);
 }
 
-// While both sockets are full: neither waits with reading until its new keys have been sent.
+// Both sockets are full, and neither side may wait with reading until it has sent its new keys.
 TEST(TlsStream, BothSidesTakeNewKeysWhileNeitherHasRoom) {
   TlsPair pair = make_tls_pair(make_tcp_pair(8 * 1024), 1, 0, 1);
   const std::array<TlsStream*, 2> both{pair.first.get(), pair.second.get()};
@@ -137,7 +137,7 @@ TEST(TlsStream, BothSidesTakeNewKeysWhileNeitherHasRoom) {
         given[side] += moved.bytes;
       }
     }
-    // A byte that was refused has been taken by the library, and is sent first.
+    // The library has taken a byte that was refused, and sends it first.
     for (std::size_t side : {0, 1}) {
       while (both[side]->held_bytes() > 0) {
         ASSERT_FALSE(until.passed());
@@ -158,7 +158,7 @@ TEST(TlsStream, CountsWhatTheSocketHasNotTakenAsHeld) {
   EXPECT_EQ(pair.first->held_bytes(), kRecordBytes);
   Bytes arrived(moved.bytes);
   ASSERT_LT(moved.bytes, bytes.size());
-  // All that counts as taken can be read without another write.
+  // All bytes that count as taken can be read without another write.
   for (std::size_t at = 0; at < arrived.size();) {
     const ByteStream::Moved given = pair.second->read(ByteSpan(arrived).subspan(at));
     at += given.bytes;
@@ -186,7 +186,7 @@ TEST(TlsStream, DoesNotRaiseASignalWhenThePeerHasGone) {
   EXPECT_TRUE(moved.error_number == EPIPE || moved.error_number == ECONNRESET);
 }
 
-// Between two ends, on two connections; keeps what comes, and changes it if it is told to.
+// Passes bytes between two connections. It keeps what comes, and changes it if it is told to.
 class Relay {
  public:
   using Change = std::function<void(Bytes&)>;
@@ -204,7 +204,7 @@ class Relay {
   std::pair<FileDescriptor, FileDescriptor> ends() {
     return {std::move(client_.first), std::move(server_.first)};
   }
-  // Of what comes from the client, from now on.
+  // Changes what comes from the client, from now on.
   void change(Change change) {
     const std::lock_guard lock(mutex_);
     change_ = std::move(change);
@@ -261,12 +261,12 @@ TEST(TlsStream, LeavesNothingOfWhatIsWrittenOnTheWire) {
   expect_carries(*pair.first, *pair.second, text, 4);
   EXPECT_GE(relay.seen().size(), text.size());
   EXPECT_FALSE(contains(relay.seen(), ConstByteSpan(secret).first(8)));
-  // The client offers no way to use the secret without fresh keys: of psk_key_exchange_modes there
-  // is one, psk_dhe_ke (RFC 8446, 4.2.9).
+  // The client offers no way to use the secret without fresh keys: psk_key_exchange_modes has only
+  // psk_dhe_ke (RFC 8446, 4.2.9).
   constexpr std::array kModes{std::byte{0}, std::byte{0x2d}, std::byte{0},
                               std::byte{2}, std::byte{1},    std::byte{1}};
   EXPECT_TRUE(contains(relay.seen(), kModes));
-  // What this test would see.
+  // Without TLS, this test sees the secret.
   Relay plain;
   auto ends = plain.ends();
   transport::tcp::SocketStream from(std::move(ends.first));
@@ -285,7 +285,7 @@ TEST(TlsStream, NoticesAChangedBit) {
   ASSERT_EQ(write(*pair.first, bytes).bytes, bytes.size());
   const Status violation = read_to_end(*pair.second).violation;
   expect_failure(violation, StatusCode::protocol, "bad record mac");
-  // It stays so, and the other side learns of it.
+  // The stream stays broken, and the other side learns of it.
   EXPECT_FALSE(read_to_end(*pair.second).violation.ok());
   EXPECT_FALSE(write(*pair.second, bytes).violation.ok());
   EXPECT_FALSE(read_to_end(*pair.first).violation.ok());
@@ -332,7 +332,7 @@ TEST(TlsStream, RefusesRecordsThatCannotBe) {
   }
 }
 
-// Both sides, in one thread each as in two processes.
+// Runs each side in a thread of its own, as in two processes.
 std::pair<Status, Status> shake(const TlsStream::Options& one, const TlsStream::Options& other) {
   auto sockets = make_tcp_pair();
   const auto run = [](FileDescriptor socket, const TlsStream::Options& side) {
@@ -362,15 +362,15 @@ TEST(TlsHandshake, WithAnotherKeyIsRefusedAndNamesThePeer) {
   EXPECT_EQ(client.rank(), Rank(2));
 }
 
-// Who connects two ranks that did not mean each other finds that their secrets differ.
+// If somebody connects two ranks that did not mean each other, their secrets differ.
 TEST(TlsHandshake, WithAnotherRankIsRefused) {
   EXPECT_EQ(shake(options(5, 2), options(2, 6)).second.code(), StatusCode::refused);
   EXPECT_EQ(shake(options(5, 2), options(3, 5)).second.code(), StatusCode::refused);
-  // Two clients, or two servers: one's own words come back.
+  // If both are clients, or both servers, a side's own words come back.
   EXPECT_FALSE(shake(options(5, 2), options(5, 2)).first.ok());
 }
 
-// What a side says to a peer that says something else.
+// Returns how the handshake of a side ends whose peer says `said`.
 Status meets(Rank self, Rank peer, const Bytes& said, bool ends) {
   auto sockets = make_tcp_pair();
   write_all(sockets.second.get(), said, soon()).or_throw();
@@ -422,7 +422,7 @@ TEST(TlsHandshake, WithWhoLeavesWithoutReadingItsFirstWordsSaysThatItIsGone) {
   EXPECT_EQ(left.rank(), Rank(0));
 }
 
-// What a user is told: the link and the rank.
+// The user is told the link and the rank.
 TEST(TlsLink, AChangedBitIsToldOfTheLink) {
   using transport::Endpoint;
   Relay relay;
