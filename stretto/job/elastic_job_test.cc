@@ -33,26 +33,26 @@ constexpr const char* kSettings =
 class ElasticJobTest : public ::testing::Test {
  protected:
   std::string place() const { return bootstrap::format_host_port("127.0.0.1", server_->port()); }
-  // Of a process that the launcher of `size` has started as `rank`.
+  // Returns the environment of a process that a launcher of `size` ranks has started as `rank`.
   FakeEnvironment launched(int rank, int size) const {
     return FakeEnvironment({{"STRETTO_RANK", std::to_string(rank)},
                             {"STRETTO_SIZE", std::to_string(size)},
                             {"STRETTO_RENDEZVOUS", place()},
                             {"STRETTO_JOB_KEY", key_.hexadecimal()}});
   }
-  // The launcher's.
+  // Connects to the launcher's store.
   std::shared_ptr<bootstrap::Store> store() const {
     return bootstrap::connect_tcp_store({.host = "127.0.0.1", .port = server_->port(), .key = key_},
                                         soon())
         .or_throw();
   }
-  // A process that comes, but connects to no other.
+  // Makes a process that comes, but connects to no other.
   std::unique_ptr<job::Membership> enter(const job::Membership::Options& options) const {
     return job::Membership::enter(std::make_shared<bootstrap::PrefixStore>("elastic/", store()),
                                   options, soon())
         .or_throw();
   }
-  // The last one of so many: it ends before all have met.
+  // Runs the last of `size` processes. It ends before all have met.
   std::thread dying_member(int size) const {
     return std::thread([this, size] {
       const auto process =
@@ -60,7 +60,7 @@ class ElasticJobTest : public ::testing::Test {
       EXPECT_EQ(process->next(soon()).or_throw()->number, 1);
     });
   }
-  // Comes, tells the others of a failure, comes again with so many, and leaves.
+  // Comes, tells the others of a failure, comes again to a generation of `size`, and leaves.
   std::thread mistaken_newcomer(StatusCode code, std::size_t size) const {
     return std::thread([this, code, size] {
       const auto process = enter({.settings = kSettings});
@@ -88,7 +88,7 @@ int sum_of(Communicator& comm, int value) {
   return sum.front();
 }
 
-// Of a generation that is over: another rank has left it.
+// Expects that the generation is over, because another rank has left it.
 void expect_over(Communicator& comm) {
   try {
     sum_of(comm, 1);
@@ -107,7 +107,7 @@ TEST_F(ElasticJobTest, GoesOnWithoutADeadProcessAndWithANewOne) {
     EXPECT_EQ(job.generation(), 1);
     EXPECT_EQ(sum_of(*comm, 1), 3);
     EXPECT_FALSE(job.has_newcomers(*comm));
-    if (comm->rank() == 1) return;  // Leaves.
+    if (comm->rank() == 1) return;  // This process leaves.
     const Rank before = comm->rank();
     expect_over(*comm);
     comm.reset();
@@ -174,7 +174,7 @@ TEST_F(ElasticJobTest, ADeathInAMeetingGivesTheNextOneTimeOfItsOwn) {
   dies.join();
 }
 
-// Else the others would wait for it until their time is up.
+// Otherwise the others would wait for its answer until their time is up.
 TEST_F(ElasticJobTest, AWaitInTheStoreOfAGenerationEndsWithAMember) {
   std::latch looked(2);
   on_threads(3, [&](int rank) {
@@ -187,7 +187,7 @@ TEST_F(ElasticJobTest, AWaitInTheStoreOfAGenerationEndsWithAMember) {
       store = job.store();
       if (comm->rank() == 2) {
         store->set("parting", "word", soon()).or_throw();
-        return;  // Leaves.
+        return;  // This process leaves.
       }
       EXPECT_EQ(store->get("parting", soon()).or_throw(), "word");
       const Status lost = store->get("answer", soon()).status();
@@ -200,7 +200,7 @@ TEST_F(ElasticJobTest, AWaitInTheStoreOfAGenerationEndsWithAMember) {
       EXPECT_THROW(make_communicator(std::make_shared<bootstrap::PrefixStore>("again/", store),
                                      comm->rank(), 3, options_of(environment).join),
                    PeerLost);
-      looked.arrive_and_wait();  // Before another one leaves.
+      looked.arrive_and_wait();  // Nobody else leaves before this.
     }
     EXPECT_EQ(store->get("parting", soon()).or_throw(), "word") << "it may outlive the job";
   });
@@ -256,7 +256,7 @@ TEST_F(ElasticJobTest, ANewcomerWithOtherSettingsIsRefusedAndHarmsNobody) {
   EXPECT_EQ(job.join()->size(), 1);
 }
 
-// It has come, but no member can reach it.
+// The newcomer has come, but no member can reach it.
 TEST_F(ElasticJobTest, ANewcomerThatCannotBeReachedIsGoneOnWithout) {
   const FakeEnvironment environment = launched(0, 1);
   ElasticOptions hasty = options_of(environment);
@@ -292,7 +292,7 @@ TEST_F(ElasticJobTest, ANewcomerThatCannotReachTheOthersLeaves) {
   expect_contains(error_of<Aborted>([&] { late.join(); }), "make another ElasticJob");
 }
 
-// As all that fails on one rank, this is told to the others.
+// The others are told of this failure, as of every failure on one rank.
 TEST_F(ElasticJobTest, ANewcomersMistakeIsItsOwn) {
   const FakeEnvironment environment = launched(0, 1);
   ElasticJob job(options_of(environment));
@@ -322,7 +322,7 @@ TEST_F(ElasticJobTest, ANewcomerThatIsRefusedEndsNoJob) {
   newcomer.join();
 }
 
-// Although the one that has made the mistake is still there.
+// This holds although the newcomer that has made the mistake is still there.
 TEST_F(ElasticJobTest, AnotherNewcomersMistakeMakesNoneLeave) {
   const FakeEnvironment environment = launched(0, 1);
   ElasticJob job(options_of(environment));

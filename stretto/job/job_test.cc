@@ -78,7 +78,7 @@ void expect_invalid(const JoinOptions& options, const Variables& variables,
   expect_failure(job.status(), StatusCode::invalid_argument, sentence);
 }
 
-// Who started it, where its ranks meet, and who this one is: "1 of 2".
+// Checks who started the job, where its ranks meet, and which rank this is: "1 of 2".
 void expect_job(const Job& job, Launcher launcher, RendezvousKind kind, const std::string& address,
                 const std::string& rank_of_size) {
   EXPECT_EQ(job.launcher, launcher);
@@ -228,7 +228,7 @@ TEST(ResolveJob, ReadsVariablesThatNoAgentStandsBehind) {
   expect_contains(job.sources.text(), "rendezvous node0:29500 from MASTER_ADDR and MASTER_PORT\n");
   expect_contains(job.sources.text(), "job key from the store");
   EXPECT_EQ(resolve({}, with(by_hand(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(), kKey);
-  // torchrun says itself whether its agent has a store.
+  // torchrun itself says whether its agent has a store.
   const auto meeting = [](const Variables& changes) {
     return resolve({}, with(by_hand(), changes)).rendezvous_kind;
   };

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What another process may leave on a page that `stretto top` reads: a note is read as it is
+// Another process may leave anything on a page that `stretto top` reads. A note is read as it is
 // printed, and is fit for a terminal.
 // Sources: live_page.cc status_slot.cc
 

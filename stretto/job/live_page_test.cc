@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The notes of a job, as other tests' jobs may run here, too.
+// Returns only the notes of `job`, because jobs of other tests may run here, too.
 std::vector<LiveNote> notes_of(const std::string& job) {
   std::vector<LiveNote> notes = find_live_notes();
   std::erase_if(notes, [&](const LiveNote& note) { return note.who.job != job; });
@@ -45,7 +45,7 @@ TEST(LivePage, IsFoundByJobAndRank) {
   EXPECT_EQ(notes[1].state.doing, "");
 }
 
-// As a worker of a DataLoader, which may outlive its rank.
+// A child, such as a worker of a DataLoader, may outlive its rank.
 TEST(LivePage, IsThatOfItsProcessThoughAChildHasItToo) {
   const std::string job = own_job("child");
   int until_closed[2];

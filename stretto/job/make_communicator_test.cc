@@ -26,7 +26,7 @@
 namespace stretto {
 namespace {
 
-// Somebody's own: it knows what joining asks for, and counts.
+// A program's own store, which can do what joining asks for. It counts the requests.
 class OwnStore : public bootstrap::Store {
  public:
   std::string describe() const override { return "the store of this test"; }
@@ -74,7 +74,7 @@ TEST(MakeCommunicator, GroupsOfOneKeyAreJobsOfTheirOwn) {
   const FakeEnvironment encrypted(
       {{"STRETTO_ENCRYPTION", "tls"}, {"STRETTO_JOB_KEY", std::string(64, '7')}});
   const auto are_told_apart = [] {
-    std::map<std::string, int> ranks;  // Of each job.
+    std::map<std::string, int> ranks;  // Ranks of each job.
     for (const job::LiveNote& note : job::find_live_notes()) {
       if (note.pid == ::getpid()) ++ranks[note.who.job];
     }
@@ -95,7 +95,7 @@ TEST(MakeCommunicator, GroupsOfOneKeyAreJobsOfTheirOwn) {
   });
 }
 
-// Rank 0 would leave in the store what others need for the key, if it had none itself.
+// If rank 0 had no key, it would leave in the store what the others need for one.
 TEST(MakeCommunicator, WhoDoesNotHoldTheJobKeyIsRefused) {
   const auto store = std::make_shared<OwnStore>();
   const FakeEnvironment with_key({{"STRETTO_JOB_KEY", std::string(64, '7')}});
@@ -108,8 +108,8 @@ TEST(MakeCommunicator, WhoDoesNotHoldTheJobKeyIsRefused) {
   });
 }
 
-// Its rank reads for the second time where links are remembered when it is connected, and comes to
-// what all ranks do together then a second after the other.
+// The connected rank reads the variable of the link cache a second time. If it `is_late`, this
+// takes a second, and the rank comes late to what all ranks do together then.
 class LateEnvironment final : public Environment {
  public:
   explicit LateEnvironment(bool is_late) : is_late_(is_late) {}
@@ -135,7 +135,7 @@ TEST(MakeCommunicator, TakesNoLongerThanItsOwnTimeout) {
         (void)make_communicator(
             store, rank, 2,
             {.join_timeout = join_timeout, .timeout = timeout, .environment = &environment});
-      } catch (const Error& error) {  // Of the other, another one.
+      } catch (const Error& error) {  // The other rank gets another error.
         if (rank == 0) first = error.status().code() == StatusCode::timeout;
       }
     });
@@ -146,7 +146,7 @@ TEST(MakeCommunicator, TakesNoLongerThanItsOwnTimeout) {
       << "the timeout of operations says nothing of it";
 }
 
-// Most shells give 1024, and allow more to who asks.
+// Most shells allow 1024 descriptors, and more to a process that asks.
 TEST(MakeCommunicator, AsksForTheDescriptorsThatManyRanksTake) {
   const testing::LowLimit usual(RLIMIT_NOFILE, 1024);
   const JoinOptions options{.join_timeout = std::chrono::milliseconds(1),

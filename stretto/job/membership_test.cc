@@ -33,11 +33,11 @@ class MembershipTest : public ::testing::Test {
                                         soon())
         .or_throw();
   }
-  // A process that enters the job.
+  // Makes a process that enters the job.
   std::unique_ptr<Membership> enter(const Membership::Options& options = {.first_size = 1}) {
     return Membership::enter(connect(), options, soon()).or_throw();
   }
-  // Has it meet those who have come, or whatever next() says.
+  // Lets the process meet those who have come. Returns what next() returns.
   static Result<std::optional<Generation>> next(Membership& process,
                                                 const WaitLimit& limit = soon()) {
     auto generation = process.next(limit);
@@ -52,7 +52,7 @@ class MembershipTest : public ::testing::Test {
     const std::array key = {fmt::format("gone/{}", process)};
     return store_->check(key, soon()).or_throw();
   }
-  // The next generation of all of these.
+  // Returns the next generation, as each of these processes sees it.
   static std::vector<Generation> meet(const std::vector<Membership*>& processes) {
     std::vector<Generation> generations(processes.size());
     on_threads(processes.size(), [&](std::size_t i) { generations[i] = meet(*processes[i]); });
@@ -108,7 +108,7 @@ TEST_F(MembershipTest, GoesOnWithThoseThatLive) {
   EXPECT_EQ(generations[1].rank, 1);
 }
 
-// A worker of a DataLoader, say.
+// The child may be a worker of a DataLoader.
 TEST_F(MembershipTest, WhoHasLeftIsGoneThoughAForkedChildLives) {
   auto first = enter({.first_size = 2});
   const auto second = enter({.first_size = 2});
@@ -149,7 +149,7 @@ TEST_F(MembershipTest, ANewcomerWaitsUntilTheOthersCome) {
   EXPECT_FALSE(has_newcomers(*old));
 }
 
-// It would give everybody its empty state as rank 0.
+// As rank 0, it would give everybody its empty state.
 TEST_F(MembershipTest, WhoHasEnteredFirstButComesLastIsANewcomer) {
   const auto slow = enter();
   const auto first = enter({.first_size = 2});
@@ -178,7 +178,7 @@ TEST_F(MembershipTest, WhoHasTimedOutIsNotCountedAndMayComeAgain) {
   EXPECT_EQ(next(*first, kNoTime).status().code(), StatusCode::timeout);
   EXPECT_EQ(store_->num_keys("waits/1/", soon()).or_throw(), 0);
   EXPECT_EQ(meet({first.get(), second.get()})[0].number, 1);
-  // And now as a member.
+  // Now it times out as a member.
   EXPECT_EQ(next(*second, kNoTime).status().code(), StatusCode::timeout);
   const auto generations = meet({first.get(), second.get()});
   EXPECT_EQ(generations[1].number, 2);
@@ -239,12 +239,12 @@ TEST_F(MembershipTest, AStoreThatIsGoneIsNotWaitedForUntilTheDeadline) {
   EXPECT_EQ(lost.code(), StatusCode::peer_lost);
   expect_contains(lost.message(), "is gone, and with it the job");
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
-  // Nor if no connection is left that could end.
+  // It does not wait either if no connection is left that could end.
   EXPECT_EQ(process->finish(Deadline::after(std::chrono::milliseconds(30))).code(),
             StatusCode::peer_lost);
 }
 
-// Else whoever comes after the others have ended would do everything once more.
+// Otherwise a process that comes after the others have ended would do everything once more.
 TEST_F(MembershipTest, NobodyComesToAJobThatHasFinished) {
   const auto old = enter();
   meet(*old);
@@ -280,7 +280,7 @@ TEST(Members, AreReadAsTheyAreWritten) {
   }
 }
 
-// Processes come, leave and die at any time; whoever is told of a generation is told the same.
+// Processes come, leave and die at any time. All who know a generation know the same of it.
 TEST_F(MembershipTest, AllMembersOfAGenerationKnowTheSame) {
   const std::uint64_t seed = testing::draw_seed();
   constexpr int kThreads = 4;

@@ -21,11 +21,11 @@ namespace {
 
 constexpr std::size_t kRanks = 3;
 
-std::atomic<int> made = 0;       // Libraries.
-std::atomic<int> connected = 0;  // That have met the others.
+std::atomic<int> made = 0;       // Number of libraries.
+std::atomic<int> connected = 0;  // Libraries that have met the others.
 std::atomic<int> destroyed = 0;
 
-// Has met the others, or has failed to, when it has been asked so often; never, if that is
+// Has met the others, or has failed to, when it has been asked `asked` times; never, if `asked` is
 // negative.
 class Library final : public CollectiveLibrary {
  public:
@@ -51,7 +51,7 @@ class Library final : public CollectiveLibrary {
   const char* failure_;
 };
 
-// Waits for ranks that never come; but on the last rank, when all others do, it is of no use.
+// Libraries wait for ranks that never come. When all others wait, the last rank cannot make one.
 CollectiveLibrary* never_connected(const LibraryGroup& group, char* text, std::size_t text_bytes) {
   if (group.rank + 1 < group.size) return new Library(-1, "");
   while (made < group.rank) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -59,7 +59,7 @@ CollectiveLibrary* never_connected(const LibraryGroup& group, char* text, std::s
   return nullptr;
 }
 
-// On one rank that shows only when the others are to be met.
+// Rank 1 finds that its library fails only when it is to meet the others.
 CollectiveLibrary* fails_to_connect(const LibraryGroup& group, char*, std::size_t) {
   return group.rank == 1 ? new Library(3, "the network is down") : new Library(-1, "");
 }
@@ -68,7 +68,7 @@ CollectiveLibrary* connected_late(const LibraryGroup& group, char*, std::size_t)
   return new Library(2 + group.rank, "");
 }
 
-// How each rank's setting up of a job has ended.
+// Returns how the set-up of each rank has ended.
 std::array<Status, kRanks> made_with(MakeLibrary make_library) {
   made = connected = destroyed = 0;
   auto endpoints = transport::loopback::make_world({.ranks = kRanks}).or_throw();

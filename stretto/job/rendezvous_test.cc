@@ -56,7 +56,7 @@ Job as_rank(Job job, int rank) {
   return job;
 }
 
-// All ranks of a job, each on a thread: open, look at the key, finish.
+// Each rank of a job, on a thread of its own, opens a rendezvous, looks at the key and finishes.
 std::vector<std::string> meet(const Job& job) {
   RankVector<std::string> keys(job.size);
   on_threads(job.size, [&](int rank) {
@@ -87,7 +87,7 @@ TEST_F(RendezvousTest, RanksMeetInAFileThatIsGoneAfterwards) {
   }
 }
 
-// A user may give all jobs one key.
+// A user may give the same key to all jobs.
 TEST_F(RendezvousTest, JobsThatHaveOneKeyMakeOthersOfIt) {
   std::set<std::string> seen;
   for (Job job : {tcp_job(2), tcp_job(2), file_job(2)}) {
@@ -173,7 +173,7 @@ TEST_F(RendezvousTest, RefusesASecondProcessThatWouldHostTheStore) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(2));
 }
 
-// Launchers number ranks, but people set variables. Who waits is told of the one that was refused.
+// People may give two processes one rank. Who waits is told of the one that was refused.
 TEST_F(RendezvousTest, RefusesASecondProcessOfOneRankInALaunchersStore) {
   const Launched launched(3);
   const auto first = Rendezvous::open(launched.job, Deadline::after(milliseconds(1500)));
@@ -272,7 +272,7 @@ TEST_F(RendezvousTest, WaitsForRankZeroNoLongerThanItsDeadline) {
   expect_failure(status, StatusCode::timeout, "the store of rank 0 at 127.0.0.1:");
 }
 
-// What a process sees of a store of PyTorch's until it is killed: then it says nothing more.
+// What a process sees of PyTorch's store until it is killed. After that it sees nothing more.
 class UntilKilled final : public bootstrap::Store {
  public:
   explicit UntilKilled(std::shared_ptr<bootstrap::Store> whole) : whole_(std::move(whole)) {}
@@ -297,7 +297,7 @@ class UntilKilled final : public bootstrap::Store {
   std::atomic<bool> killed_ = false;
 };
 
-// Two ranks that are started again, and come to the store that they had before.
+// Two ranks that are started again, and come to the store that they used before.
 class RoundsTest : public ::testing::Test {
  protected:
   Job job(int rank) const { return job(rank, store_); }
@@ -307,7 +307,7 @@ class RoundsTest : public ::testing::Test {
             .rendezvous_kind = RendezvousKind::torch_store,
             .store = std::move(store)};
   }
-  // On a thread of its own: comes, finishes, and says whether that went well.
+  // On a thread of its own, a rank comes and finishes. Returns whether that went well.
   static std::future<Status> join(const Job& job) {
     return std::async(std::launch::async, [job] {
       const auto rendezvous = Rendezvous::open(job, soon());
@@ -319,18 +319,18 @@ class RoundsTest : public ::testing::Test {
     const std::array keys = {"stretto/2/" + key};
     return comes_true([&] { return store_->check(keys, soon()).or_throw(); });
   }
-  // To whichever round.
+  // Whether the rank has come to any round.
   [[nodiscard]] bool has_come(int rank) const { return is_set(fmt::format("arrived/{}", rank)); }
-  // Until another one takes its place.
+  // Whether the rank has its place in this round, until another process takes the place.
   [[nodiscard]] bool has_arrived(int rank, int round) const {
     return is_set(fmt::format("{}/arrived/{}", round, rank));
   }
-  // So many processes have come to the round, of whatever rank.
+  // Whether `processes` processes, of any rank, have come to the round.
   [[nodiscard]] bool have_come(int processes, int round) const {
     const std::string key = fmt::format("stretto/2/{}/arrivals", round);
     return comes_true([&] { return store_->add(key, 0, soon()).or_throw() == processes; });
   }
-  // A process that has come to the round and is killed while it waits there.
+  // Makes a process come to the round, and kills it while it waits there.
   void come_and_die(int rank, int round) const {
     const auto seen = std::make_shared<UntilKilled>(store_);
     std::future<Status> joined = join(job(rank, seen));
@@ -348,7 +348,7 @@ class RoundsTest : public ::testing::Test {
   const std::shared_ptr<bootstrap::Store> store_ = std::make_shared<bootstrap::MemoryStore>();
 };
 
-// The newcomer finds a place in the round of the dead, and rank 0 ends that when it comes.
+// The newcomer finds a place in the dead rank's round, which rank 0 ends when it comes.
 TEST_F(RoundsTest, RankOneHadDiedBeforeItCame) {
   come_and_die(0, 1);
   auto one = join(1);
@@ -365,7 +365,7 @@ TEST_F(RoundsTest, RankZeroComesFirst) {
   expect_joined(zero, one);
 }
 
-// Its place in the round of the dead is taken.
+// The newcomer finds its place in the round of the dead ranks taken.
 TEST_F(RoundsTest, BothHadComeBeforeTheyDied) {
   const auto seen = std::make_shared<UntilKilled>(store_);
   {
@@ -392,7 +392,7 @@ TEST_F(RoundsTest, RankZeroHadDiedBeforeItCame) {
   expect_joined(zero, one);
 }
 
-// As programs do that make groups one after the other: rank 1 is in the first round still.
+// Programs do this that make one group after the other. Rank 1 still comes to the first round.
 TEST_F(RoundsTest, LivingRanksMeetAgain) {
   auto zero = join(0);
   auto one = join(1);
@@ -411,7 +411,7 @@ TEST_F(RoundsTest, WhoIsMissingIsNamed) {
                  StatusCode::timeout, "for 1 of 2 ranks: 1 never came");
 }
 
-// Rank 0 has given up before rank 1, whose place is free still, and both are started again.
+// Rank 0 has given up before rank 1 took its place, and both are started again.
 TEST_F(RoundsTest, ARoundThatHasFailedIsNotEntered) {
   const Status gave_up = Rendezvous::open(job(0), Deadline::after(milliseconds(50))).status();
   expect_failure(gave_up, StatusCode::timeout, "1 never came");
@@ -431,7 +431,7 @@ TEST_F(RoundsTest, WhatHasFailedIsToldWhereRankZeroBeginsNoOtherRound) {
   expect_contains(status.message(), "1 never came");
 }
 
-// Rank 1 is in the first round when that ends, and finds the second one ended.
+// The first round ends while rank 1 is in it. Rank 1 then finds that the second has ended.
 TEST_F(RoundsTest, OfTwoRoundsThatHaveFailedTheLastIsTold) {
   const auto set = [&](const std::string& key, const std::string& value) {
     EXPECT_TRUE(store_->set("stretto/2/" + key, value, soon()).ok());

@@ -16,7 +16,7 @@
 namespace stretto::job {
 namespace {
 
-// What ranks and launchers read or set; tests read others.
+// These are the variables that ranks and launchers read or set. Tests read others, too.
 TEST(Variables, AreAllThatTheCodeNames) {
   const std::regex name("\"(STRETTO_[A-Z_]+)");
   std::size_t names = 0;

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What a rank may leave on the board that its launcher and the other ranks read: a note is short,
-// and fit to print.
+// A rank may leave anything on the board that its launcher and the other ranks read. A note is
+// short, and fit to print.
 // Sources: status_board.cc status_slot.cc
 
 #include <unistd.h>

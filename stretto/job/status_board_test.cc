@@ -19,7 +19,7 @@
 namespace stretto::job {
 namespace {
 
-// Of rank 1 of a job of 2, as the launcher has numbered it.
+// Opens the board as rank 1 of a job of 2, as the launcher has numbered it.
 StatusBoard open(const std::string& fd, const std::string& local_rank, int rank = 1, int size = 2) {
   return StatusBoard::open(FakeEnvironment({{"STRETTO_STATUS_FD", fd},
                                             {"STRETTO_LOCAL_RANK", local_rank},
@@ -90,7 +90,7 @@ TEST(StatusBoard, AReaderNeverSeesHalfANote) {
   });
   int mixed = 0, changes = 0;
   std::string last;
-  // Many times, and until the note has changed between two reads often enough.
+  // Reads many times, and until the note has changed often enough between two reads.
   const Deadline deadline = soon();
   for (int i = 0; i < 2000 || (changes < 200 && !deadline.passed()); ++i) {
     const std::string text = reader.read(0)->text;
