@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The arithmetic of the device's threads, run on the host, against the host's kernels. That a
-// device computes the same is shown by device_test.cc, where there is one.
+// The arithmetic of the device's threads, run on the host, against the host's kernels. Where there
+// is a device, device_test.cc shows that it computes the same.
 
 #include "stretto/cuda/reduction.h"
 
@@ -21,7 +21,7 @@
 namespace stretto::cuda {
 namespace {
 
-// Numbers below 2, with a zero and an infinity now and then: most packs of theirs have no NaN.
+// Numbers below 2, with a zero and an infinity now and then. Most packs of them have no NaN.
 void make_numbers(std::span<std::byte> bytes, DType dtype, std::size_t part, Random& random) {
   const std::uint64_t infinity = dtype == DType::f16    ? 0x7C00
                                  : dtype == DType::bf16 ? 0x7F80
@@ -36,7 +36,7 @@ void make_numbers(std::span<std::byte> bytes, DType dtype, std::size_t part, Ran
 
 enum class Bits { any, numbers };
 
-// At random: numbers of all sizes, infinities, and NaN that are quiet and that are not; or numbers.
+// Random numbers of all sizes, infinities, and quiet and signalling NaN; or only numbers.
 std::vector<std::byte> bytes_of(std::size_t bytes, DType dtype, Bits bits, Random& random) {
   std::vector<std::byte> result(bytes);
   for (std::byte& byte : result) byte = static_cast<std::byte>(random.next());
@@ -70,7 +70,7 @@ struct Case {
 template <class Format>
 constexpr int kPack = 16 / sizeof(typename Format::In);
 
-// As a device does: packs of elements, and those left over one by one.
+// Writes packs of elements, and the remaining elements one by one, as a device does.
 template <class Format, class OfPack, class OfElement>
 void write_packs(std::vector<std::byte>& result, std::size_t count, const OfPack& of_pack,
                  const OfElement& of_element) {
@@ -84,16 +84,16 @@ void write_packs(std::vector<std::byte>& result, std::size_t count, const OfPack
   }
 }
 
-// Whether packs of elements, and those left over one by one, have the bits of the host's kernel.
+// Compares packs of elements, and remaining elements one by one, with the host's kernel.
 void compare(const Case& problem, Random& random) {
   constexpr std::size_t kCount = 67;
   std::vector<std::vector<std::byte>> buffers;
   std::vector<kernel::Input> inputs;
   Operands operands{};
   for (int i = 0; i < problem.inputs; ++i) {
-    // Of one input: what is not as long as the result.
+    // A single input has not the dtype of the result.
     const bool mixes = problem.inputs == 1 ? problem.output == problem.dtype : random.below(2) == 0;
-    // Without them: what is computed the quick way.
+    // Without partials, numbers are computed the quick way.
     const bool partial = accumulation_dtype(problem.dtype) != problem.dtype && mixes &&
                          (problem.bits == Bits::any || problem.inputs == 1);
     const DType dtype = partial ? accumulation_dtype(problem.dtype) : problem.dtype;
@@ -183,7 +183,7 @@ TEST(DeviceReduction, ProductWithAFactorHasTheBitsOfTheHost) {
 }
 
 TEST(DeviceReduction, ComparesWithAHostThatCanDiffer) {
-  const std::uint32_t left = 0x7fa00000, right = 0xffc00001;  // Two NaN, the first a loud one.
+  const std::uint32_t left = 0x7fa00000, right = 0xffc00001;  // Two NaN. The first is signalling.
   Operands operands{};
   operands.inputs[0] = &left;
   operands.inputs[1] = &right;

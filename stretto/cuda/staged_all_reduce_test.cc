@@ -14,7 +14,7 @@
 namespace stretto::cuda {
 namespace {
 
-// On streams that are late, but no device: what a copy of one does is not shown here.
+// Streams are late, but there is no device, so these tests do not show what its copies do.
 constexpr StagedAllReduce::Options kSmall{.slice_bytes = 4096, .slots = 3};
 
 std::vector<float> values_of(Rank rank, std::size_t count) {

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What only a device shows. Without one, every test here says that it was skipped.
+// Only a device shows this. Without one, all tests but those of WithoutADevice are skipped.
 
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ class OnDevice : public ::testing::Test {
     DType dtype;
     ReduceOp op;
     std::size_t inputs;
-    std::size_t apart;  // Elements from the begin of an input to that of the next one.
+    std::size_t apart;  // Elements from the begin of an input to the begin of the next.
   };
   void compare_with_host(const Case& problem, Random& random) {
     const auto& [dtype, op, inputs, apart] = problem;
@@ -100,8 +100,8 @@ class OnDevice : public ::testing::Test {
   std::unique_ptr<execution::KernelQueue> queue_;
 };
 
-// Where buffers begin a multiple of 16 bytes apart, threads take packs of elements, and the last
-// ones one by one; elsewhere, all of them.
+// If buffers begin a multiple of 16 bytes apart, threads take packs of elements, and the last
+// elements one by one. Otherwise they take all elements one by one.
 TEST_F(OnDevice, ReductionsHaveTheBitsOfTheHost) {
   Random random(18);
   for (int d = 0; d < kDTypeCount; ++d) {
@@ -118,7 +118,7 @@ TEST_F(OnDevice, ReductionsHaveTheBitsOfTheHost) {
   }
 }
 
-// Every byte that is read or written counts. Half of a copy's speed is what no kernel should miss.
+// Every byte that is read or written counts. Each kernel should have half of a copy's speed.
 class SpeedOnDevice : public OnDevice {
  protected:
   static constexpr std::size_t kBytes = std::size_t{256} << 20;  // Of each buffer.
@@ -217,7 +217,7 @@ TEST_F(OnDevice, StagedAllReduceHasTheBitsOfTheCommunicator) {
   });
 }
 
-// As two processes do it, on one device.
+// Two processes would share memory in this way on one device.
 TEST_F(OnDevice, MemoryIsSharedByItsDescriptor) {
   const auto other = open_device();
   const auto own = device_->create(1 << 20).or_throw();
@@ -261,8 +261,8 @@ TEST_F(OnDevice, AGraphThatIsCapturedIsNotSpoiled) {
   EXPECT_TRUE(device_->mark(nullptr, false).ok());
 }
 
-// As of a program that reads where nothing is: the device then refuses everything else that the
-// process asks. So that process is one of its own, and has to end well.
+// After a read at a wrong address the device refuses everything else that the process asks. So this
+// process is a separate one, and has to end well.
 TEST_F(OnDevice, AFailureIsToldInTheWordsOfTheDriver) {
   const auto fail_and_end = [&] {
     const auto* const nowhere = reinterpret_cast<const void*>(std::uintptr_t{4096});
@@ -282,7 +282,7 @@ TEST_F(OnDevice, AFailureIsToldInTheWordsOfTheDriver) {
       std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
       if (status.code() != StatusCode::system) std::exit(1);
     }
-    // Else it would be taken for memory of the host, which the host touches.
+    // Otherwise it would be taken for memory of the host, which the host touches.
     if (device_->device_of(memory.data.get()) != 0) std::exit(2);
     memory.data.reset();
     queue_.reset();
@@ -293,7 +293,7 @@ TEST_F(OnDevice, AFailureIsToldInTheWordsOfTheDriver) {
   EXPECT_EXIT(fail_and_end(), ::testing::ExitedWithCode(0), "illegal memory access");
 }
 
-// Variables of a program may outlive the driver, which ends behind main().
+// Variables of a program may outlive the driver, which ends after main().
 std::vector<std::shared_ptr<void>> until_the_end;
 
 TEST_F(OnDevice, IsLetGoOfWhenTheProgramHasEnded) {
@@ -316,7 +316,7 @@ TEST(WithoutADevice, KernelsAreLoaded) {
   EXPECT_TRUE(kernels.ok()) << kernels.status().message();
 }
 
-// The floor is what it cannot do without: to copy everything to the host, and back.
+// The floor is the time of the copies to the host and back, which cannot be left out.
 TEST_F(OnDevice, StagedAllReduceAgainstItsCopies) {
   run_ranks(2, [](Communicator& comm) {
     const auto device = open_device();
@@ -363,7 +363,7 @@ TEST_F(OnDevice, StagedAllReduceAgainstItsCopies) {
   });
 }
 
-// Not skipped: what a machine without a device says.
+// Not skipped: it shows what a machine without a device says.
 TEST(WithoutADevice, NoneIsOpened) {
   if (device_count() > 0) return;
   EXPECT_EQ(Driver::open("", 0).status().code(), StatusCode::invalid_argument);
