@@ -17,7 +17,7 @@ TEST(Bench, SaysWhatItCannotDo) {
   EXPECT_EQ(bench_command({"--help"}), 0);
 }
 
-// What the command prints to standard output.
+// Returns what the command prints to standard output.
 std::string output_of(const std::vector<std::string>& arguments, int expected_status) {
   ::testing::internal::CaptureStdout();
   const int status = plan_command(arguments);
@@ -27,7 +27,7 @@ std::string output_of(const std::vector<std::string>& arguments, int expected_st
   return output;
 }
 
-// Arguments are refused, with these words on standard error.
+// Expects that arguments are refused, with `words` on standard error.
 void expect_refused(const std::vector<std::string>& arguments, std::string_view words,
                     int line = __builtin_LINE()) {
   ::testing::internal::CaptureStderr();
@@ -71,7 +71,7 @@ TEST(Plan, PricesEveryAlgorithmForAHundredThousandRanks) {
   expect_refused({"magic"}, "which collective, and by which algorithm?");
 }
 
-// Some ranks share memory, and some do not.
+// In such a job, some ranks share memory, and some do not.
 TEST(Plan, PricesMappedMemoryOnlyWhereAJobUsesItBesideMessages) {
   const auto names_mapped = [](const std::vector<std::string>& where) {
     std::vector<std::string> words = {"all_reduce"};

@@ -16,13 +16,13 @@ using std::chrono::milliseconds;
 constexpr TimePoint kThen = TimePoint() + std::chrono::seconds(100);
 constexpr TimePoint kNow = kThen + std::chrono::seconds(2);
 
-// Of a process that has this rank in all its groups.
+// The note of a process that has this rank in all its groups.
 LiveNote note_of(const std::string& job, int rank, TimePoint written, Duration waited) {
   return {
       .who = {job, rank, 3}, .pid = 100 + rank, .written = written, .state = {.waited = waited}};
 }
 
-// Of three processes that have all waited for so long in a group.
+// The notes of three processes that have all waited for `waited` in a group.
 std::vector<LiveNote> notes_of(const std::string& job, TimePoint written, Duration waited) {
   std::vector<LiveNote> notes;
   for (int rank = 0; rank < 3; ++rank) notes.push_back(note_of(job, rank, written, waited));

@@ -30,7 +30,7 @@ TEST(Statistics, PercentilesAreValuesOfTheSample) {
   EXPECT_EQ(percentile(hundred, 0.5), 50);
   EXPECT_EQ(percentile(hundred, 1), 100);
   EXPECT_EQ(percentile(hundred, 0), 1);
-  // With twenty values none but the largest is exceeded by at most one in a hundred.
+  // Of twenty values, only the largest is exceeded by at most one in a hundred.
   EXPECT_EQ(percentile(std::vector<double>(hundred.begin(), hundred.begin() + 20), 0.99), 100);
 }
 
@@ -58,7 +58,7 @@ TEST(Statistics, TheRegimeNeedsBothEndsOfALine) {
   EXPECT_EQ(regime({.latency_before_ns = 40, .latency_after_ns = 40}, true), "oversubscribed");
 }
 
-// A coordinator of one.
+// A coordinator of one rank.
 class Alone final : public Coordinator {
  public:
   int rank() const override { return 0; }
@@ -135,7 +135,7 @@ class BoardFile {
 TEST(Board, BarriersMakeWritesOfOthersVisible) {
   constexpr int kRanks = 3;
   const BoardFile file(kRanks);
-  // Atomic for the sanitizers, to which the mappings of different ranks are different memory.
+  // The counts are atomic for the sanitizers, which take the ranks' mappings for separate memory.
   std::array<std::atomic<int>, kRanks> counts{};
   on_threads(kRanks, [&](int rank) {
     Board board(file.path(), rank);
@@ -175,7 +175,7 @@ TEST(Board, WhoWaitsForARankThatGaveUpThrows) {
   });
 }
 
-// As one that was killed, and that its launcher has not reaped.
+// The child is like a rank that was killed, and that its launcher has not reaped.
 TEST(Board, WhoWaitsForARankThatHasEndedThrows) {
   const BoardFile file(2);
   const pid_t child = ::fork();

@@ -164,7 +164,7 @@ TEST(Shape, SizesAreThoseOfTheLargerSide) {
   EXPECT_EQ(gathered.input, 64U);
   EXPECT_EQ(gathered.output, 256U);
   EXPECT_EQ(gathered.bytes, 1024U);
-  // No share is empty, and the shape says how many bytes that makes.
+  // No share is empty, so the shape has more bytes.
   EXPECT_EQ(shape_of(Collective::all_to_all, 4, 8, 4).bytes, 16U);
   EXPECT_EQ(shape_of(Collective::barrier, 4, 8, 4).bytes, 0U);
 }
@@ -265,7 +265,7 @@ TEST(CommCoordinator, CountsTheRanksOfEachHost) {
   });
 }
 
-// What a rank does that gets other bytes than the others.
+// The case of a rank that gets other bytes than the others.
 class DamagedCase final : public BenchCase {
  public:
   using BenchCase::BenchCase;

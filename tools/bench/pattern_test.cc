@@ -25,7 +25,7 @@ class PatternTest : public ::testing::TestWithParam<Collective> {
     return values;
   }
 
-  // The operation, written down once more.
+  // Computes the expected output in a second way.
   std::vector<float> output_of(int rank) const {
     const std::size_t own = static_cast<std::size_t>(rank) * kShare;
     if (GetParam() == Collective::scatter) return input_of(kRoot, own, kShare);

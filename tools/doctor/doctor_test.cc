@@ -25,7 +25,7 @@
 namespace stretto::tools {
 namespace {
 
-// What the command prints, which must end with this status, where these variables are set.
+// Returns what the command prints with these variables. It must end with `expected_status`.
 std::string doctor_says(const std::vector<std::string>& arguments, int expected_status,
                         const std::map<std::string, std::string>& variables = {}) {
   for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
@@ -145,7 +145,7 @@ TEST(Doctor, ComparesTheLimitOnDescriptorsWithWhatTheJobTakes) {
       return -1;
     });
   };
-  // Three, and four, for each rank.
+  // Each rank takes three descriptors, or four with two streams.
   EXPECT_EQ(state("80", "1"), static_cast<int>(doctor::State::warning));
   EXPECT_EQ(state("80", "2"), static_cast<int>(doctor::State::problem));
   EXPECT_EQ(state("90", "1"), static_cast<int>(doctor::State::problem));

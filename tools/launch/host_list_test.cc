@@ -31,7 +31,7 @@ TEST(HostList, IsNamesOrAFile) {
   EXPECT_EQ(print(read_hosts(path, 2)), "node0:4 node1:2 ");
 }
 
-// As PBS has it, a line for each slot.
+// PBS writes a line for each slot.
 TEST(HostList, LinesOfAHostThatFollowEachOtherAddUp) {
   EXPECT_EQ(print(read_hosts("node0,node0,node1", 1)), "node0:2 node1:1 ");
   const TemporaryFolder folder;
@@ -72,7 +72,7 @@ TEST(HostList, SaysWhyAFileCannotBeOpened) {
   const TemporaryFolder folder;
   const FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  const std::string path = folder / "hosts";  // Of a file without rights root may read all.
+  const std::string path = folder / "hosts";  // Root could read a file without rights.
   ASSERT_LT(path.size(), sizeof(address.sun_path));
   path.copy(address.sun_path, path.size());
   ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What may come over the pipes between a launcher and its agent on another host, which a shell's
-// start-up files write to as well.
+// Anything may come over the pipes between a launcher and its agent on another host, to which a
+// shell's start-up files also write.
 // Sources: messages.cc ../../stretto/bootstrap/handshake.cc
 // Sources: ../../stretto/bootstrap/handshake_machine.cc ../../stretto/bootstrap/resolve.cc
 // Sources: ../../stretto/bootstrap/host_port.cc ../../stretto/bootstrap/socket.cc

@@ -185,7 +185,7 @@ TEST(Report, JsonTellsWhatIsKnownOfRanksThatNobodyHasSeenEnd) {
   }
 }
 
-// What has come of the pieces when the last one has, and what the pipe's end adds to it.
+// Returns what is shown when the last piece has come and, behind "|", what the pipe's end adds.
 std::string prefixed(std::initializer_list<std::string_view> pieces) {
   LinePrefixer lines("[3] ");
   std::string output;
@@ -277,7 +277,7 @@ TEST(OutputRelay, SaysOnceThatOutputCannotBeWritten) {
   const FileDescriptor full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   ::testing::internal::CaptureStderr();
   OutputRelay relay;
-  // Two of them: both lines of the first are read, and lost, in one piece.
+  // There are two ranks. Both lines of the first are read, and lost, in one piece.
   for (const char* text : {"one\ntwo\n", "three\n"}) {
     Pipe rank = make_pipe().or_throw();
     write_fully(rank.writing.get(), text);
@@ -302,7 +302,7 @@ class Terminal : public ::testing::Test {
   }
 
   void write(std::size_t rank, std::string_view text) { write_fully(ranks_[rank].get(), text); }
-  // Waits for so much.
+  // Waits until as many bytes have come.
   void expect(const std::string& text) {
     std::string shown(text.size(), '\0');
     for (std::size_t at = 0; at < text.size();) {
