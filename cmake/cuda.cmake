@@ -1,10 +1,10 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# libstretto_cuda_kernels.so, for GPUs: built where nvcc is found, of which STRETTO_NVCC says which
-# one, and loaded by who asks for it. Nothing else needs CUDA. The compiler is called as it is,
-# because CMake's own support tries to link a program first, for which Python's packages of it lack
-# the folders.
+# libstretto_cuda_kernels.so, for GPUs: built if nvcc is found (STRETTO_NVCC chooses one), and
+# loaded at run time by the programs that use it. Nothing else needs CUDA. We call nvcc directly
+# instead of through CMake's CUDA support, because the latter first links a test program, for which
+# the CUDA packages of PyPI lack the folders.
 
 set(STRETTO_CUDA AUTO CACHE STRING "AUTO, ON or OFF: build the kernels for GPUs with nvcc")
 set_property(CACHE STRETTO_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -12,7 +12,8 @@ set_property(CACHE STRETTO_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(STRETTO_CUDA_DEVICES 70 75 80 90 100 CACHE STRING
   "The devices to compile for (sm_70 and so on), one of a generation, if nvcc knows them")
 
-# Sets `result` to the options for these devices, and to the code that later ones translate.
+# Sets `result` to the nvcc options that compile for these devices, and also embed code that later
+# devices can translate.
 function(stretto_cuda_devices result)
   execute_process(COMMAND ${STRETTO_NVCC} --list-gpu-arch OUTPUT_VARIABLE known)
   set(options)
@@ -33,7 +34,7 @@ function(stretto_add_cuda)
   find_program(STRETTO_NVCC nvcc)
   set(folder)
   if(STRETTO_NVCC)
-    # It knows where its headers and libraries are, and says so, if it knows C++20.
+    # nvcc prints where its headers and libraries are, if it knows C++20.
     execute_process(COMMAND ${STRETTO_NVCC} -std=c++20 --dryrun -c empty.cu ERROR_VARIABLE says)
     string(REGEX MATCH "#\\$ TOP=([^\n]*)" matched "${says}")
     get_filename_component(folder "${CMAKE_MATCH_1}" ABSOLUTE)
@@ -53,7 +54,7 @@ function(stretto_add_cuda)
     set(object ${CMAKE_BINARY_DIR}/stretto_cuda_${name}.o)
     add_custom_command(OUTPUT ${object}
       COMMAND ${STRETTO_NVCC} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr ${devices}
-        --threads 0  # A device each: nothing else is left to compile by then.
+        --threads 0  # One thread per device: no other compilation is left by then.
         -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC -isystem ${folder}/include
         -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -MD -MF ${object}.d
         -c ${runtime}/${name}.cu -o ${object}
@@ -66,7 +67,7 @@ function(stretto_add_cuda)
   target_link_libraries(stretto_cuda_kernels PRIVATE stretto_build stretto_base ${STRETTO_CUDART}
     ${CMAKE_DL_LIBS} rt -Wl,--exclude-libs,ALL)
   install(TARGETS stretto_cuda_kernels LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  if(SKBUILD)  # A wheel that is built where nvcc is has them beside its module.
+  if(SKBUILD)  # A wheel built with nvcc contains these libraries beside its module.
     set_target_properties(stretto_cuda_kernels PROPERTIES INSTALL_RPATH "$ORIGIN/lib")
     install(TARGETS stretto_cuda_kernels LIBRARY DESTINATION stretto COMPONENT wheel
       EXCLUDE_FROM_ALL)

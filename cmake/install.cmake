@@ -1,10 +1,11 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# `cmake --install` puts the public headers (include/), libraries and the `stretto` program where
-# find_package(stretto) finds them: targets stretto::stretto (static), stretto::shared (the same as
-# one shared library; a program links one of the two), and stretto::torch (static) where it was
-# built with libtorch. For programs without CMake and without libtorch there is stretto.pc.
+# `cmake --install` installs the public headers (include/), the libraries and the `stretto` program
+# so that find_package(stretto) finds them. The targets are stretto::stretto (static),
+# stretto::shared (the same code as one shared library; a program links one of the two), and
+# stretto::torch (static) if built with libtorch. For programs without CMake and without libtorch
+# there is stretto.pc.
 
 include(CMakePackageConfigHelpers)
 
@@ -22,8 +23,8 @@ install(EXPORT strettoTargets NAMESPACE stretto:: DESTINATION ${STRETTO_CMAKE_DI
 if(TARGET stretto_tool)
   install(TARGETS stretto_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-if(NOT SKBUILD)  # A wheel holds what it needs.
-  # Libraries that are not in the system's folders are found where they were when this was built.
+if(NOT SKBUILD)  # A wheel contains all libraries that it needs.
+  # Libraries outside the system's folders are found where they were at build time.
   foreach(target IN ITEMS stretto_tool stretto_shared stretto_mpi stretto_ucx stretto_cuda_kernels)
     if(TARGET ${target})
       set_target_properties(${target} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
@@ -32,7 +33,7 @@ if(NOT SKBUILD)  # A wheel holds what it needs.
 endif()
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
-# A static library comes after those that use it.
+# In a link command, a static library comes after the libraries that use it.
 set(STRETTO_PC_LIBS)
 foreach(layer IN LISTS STRETTO_CORE_LAYERS)
   string(PREPEND STRETTO_PC_LIBS "-lstretto_${layer} ")

@@ -1,8 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# One static library per layer. Which layer sees which is written in stretto/layers.txt, and only
-# there: the arrows of that file become link dependencies here and include rules in scripts/tidy.py.
+# One static library per layer. Only stretto/layers.txt says which layer may use which: its arrows
+# become link dependencies here and include rules in scripts/tidy.py.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -12,19 +12,19 @@ find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
 
-# What a layer uses that we did not write.
+# Third-party libraries that each layer uses.
 set(STRETTO_EXTERNAL_base fmt::fmt spdlog::spdlog Threads::Threads ${CMAKE_DL_LIBS})
 set(STRETTO_EXTERNAL_kernel hwy::hwy)
 set(STRETTO_EXTERNAL_communicator $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 set(STRETTO_EXTERNAL_bootstrap OpenSSL::SSL OpenSSL::Crypto)
-# Layers that need libtorch, of which c10d is no library: python.cmake makes a Python module of it.
+# Layers that need libtorch. c10d is not a library: python.cmake makes a Python module of it.
 set(STRETTO_TORCH_LAYERS torch_device torch c10d)
 set(STRETTO_EXTERNAL_torch_device $<BUILD_INTERFACE:stretto_libtorch>)
 set(STRETTO_EXTERNAL_torch $<BUILD_INTERFACE:stretto_libtorch>)
 set(STRETTO_EXTERNAL_programs CLI11::CLI11 nlohmann_json::nlohmann_json)
 
-# Sets STRETTO_LAYERS, STRETTO_CORE_LAYERS, which need no optional library, and STRETTO_USES_<layer>
-# for each of them.
+# Sets STRETTO_LAYERS (all layers), STRETTO_CORE_LAYERS (those that need no optional library), and
+# STRETTO_USES_<layer> for each layer.
 function(stretto_read_layers)
   set(path ${PROJECT_SOURCE_DIR}/stretto/layers.txt)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
@@ -41,8 +41,8 @@ function(stretto_read_layers)
   set(STRETTO_CORE_LAYERS ${layers} PARENT_SCOPE)
 endfunction()
 
-# Sets `result` to the sources of `folder` that belong to a library: no tests, benchmarks, fuzzers,
-# nothing that is loaded when it is wanted, and nothing that needs CUDA (cuda.cmake).
+# Sets `result` to the sources of `folder` that belong to a library: without tests, benchmarks,
+# fuzzers, plug-ins loaded at run time, and sources that need CUDA (see cuda.cmake).
 function(stretto_library_sources result folder)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cc)
   list(FILTER sources EXCLUDE REGEX "(_test|_bench|_fuzz)\\.cc$")
@@ -62,8 +62,8 @@ function(stretto_includes_torch result)
   endforeach()
 endfunction()
 
-# With STRETTO_UNITY, what cannot share a translation unit with others of its target, which have a
-# name of its own a second time or another header of the system for the same.
+# Sources that STRETTO_UNITY must compile alone: they define a name that another source of their
+# target also defines, or include a different system header for the same names.
 set_source_files_properties(
   stretto/bootstrap/file_store.cc
   stretto/schedule/estimate.cc stretto/schedule/estimate_two_level.cc
@@ -74,14 +74,14 @@ set_source_files_properties(
   tests/simulation/seeded_run.cc
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
-# Highway's tables are constants in functions, which GCC copies to the stack for each vector, 1 KiB
-# at a time, unless it may give equal constants one address. AddressSanitizer takes their one place
-# for a variable that is gone.
+# Highway's tables are constants in functions. Unless GCC may give equal constants one address, it
+# copies a table to the stack for each vector, 1 KiB at a time. AddressSanitizer mistakes the shared
+# constant for a variable that is out of scope.
 if(NOT STRETTO_SANITIZE)
   set_source_files_properties(stretto/kernel/indices.cc stretto/kernel/select.cc PROPERTIES
     COMPILE_OPTIONS -fmerge-all-constants)
-  # Loops over whole gradients: at -O2 GCC makes vectors only where it knows how many elements there
-  # are, which leaves them four times as slow.
+  # These files loop over whole gradients. At -O2 GCC vectorizes only loops whose trip count it
+  # knows, which leaves these loops four times as slow.
   set_source_files_properties(
     stretto/reducer/compressed_exchange.cc stretto/reducer/compressed_messages.cc
     stretto/reducer/factored_exchange.cc PROPERTIES COMPILE_OPTIONS $<$<NOT:$<CONFIG:Debug>>:-O3>)
@@ -114,7 +114,7 @@ function(stretto_add_layer layer)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
   else()
     stretto_use_common_header(${target} library)
-    if(NOT layer STREQUAL "kernel")  # Includes itself, for each target of the processor.
+    if(NOT layer STREQUAL "kernel")  # It includes itself once for each SIMD target.
       stretto_compile_together(${target})
     endif()
   endif()
@@ -130,20 +130,20 @@ function(stretto_add_layers)
   endforeach()
 endfunction()
 
-# The target `stretto`: all layers of the core.
+# Defines the target `stretto`, which links all layers of the core.
 function(stretto_add_umbrella)
   add_library(stretto INTERFACE)
   add_library(stretto::stretto ALIAS stretto)
   foreach(layer IN LISTS STRETTO_CORE_LAYERS)
     target_link_libraries(stretto INTERFACE stretto_${layer})
   endforeach()
-  # <stretto/torch.h> includes <stretto/stretto.h>: who links the one has the other.
+  # <stretto/torch.h> includes <stretto/stretto.h>, so a program that links the one needs the other.
   if(TARGET stretto_torch)
     target_link_libraries(stretto_torch INTERFACE stretto)
   endif()
 endfunction()
 
-# The same as one libstretto.so, which shows what stretto.map names and nothing else.
+# Builds the same code as one libstretto.so, which exports only the symbols named in stretto.map.
 function(stretto_add_shared)
   set(map ${PROJECT_SOURCE_DIR}/cmake/stretto.map)
   add_library(stretto_shared SHARED)
@@ -164,7 +164,7 @@ function(stretto_add_shared)
   endforeach()
 endfunction()
 
-# The `stretto` program from tools/. All but main.cc is a library, so that tests can link it.
+# Builds the `stretto` program from tools/. All but main.cc is a library, so that tests can link it.
 function(stretto_add_tool)
   stretto_library_sources(sources tools)
   list(FILTER sources EXCLUDE REGEX "/tools/main\\.cc$")

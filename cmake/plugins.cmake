@@ -1,13 +1,13 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# libstretto_mpi.so and libstretto_ucx.so, by which an MPI library or UCX moves messages: built
-# where CMake finds those, loaded by who asks for them, so that nothing else depends on them.
-# MPI_HOME says which MPI, CMAKE_PREFIX_PATH where UCX is.
+# libstretto_mpi.so and libstretto_ucx.so, plug-ins that let an MPI library or UCX move messages.
+# Each is built if CMake finds its library, and loaded at run time by the programs that ask for it,
+# so that nothing else depends on MPI or UCX. MPI_HOME chooses the MPI, CMAKE_PREFIX_PATH the UCX.
 
-# MPI's header pretends to be C, which is all that is used: the C++ bindings are gone since MPI 3.
-# Leaves stretto::mpi where there is one: CMake's own target exists where it found nothing, too. MPI
-# leaves memory behind, and says so to nobody but a sanitizer.
+# Defines the target stretto::mpi if there is an MPI; CMake's own target exists even if none was
+# found. MPI_CXX_SKIP_MPICXX leaves out the C++ bindings, which MPI 3 removed: we use only the C
+# interface. Not with sanitizers, because MPI leaks memory, which they report.
 function(stretto_find_mpi)
   if(NOT STRETTO_SANITIZE)
     set(MPI_CXX_SKIP_MPICXX ON)
@@ -18,7 +18,7 @@ function(stretto_find_mpi)
   endif()
 endfunction()
 
-# libstretto_<name>.so of stretto/transport/<name> in `folder`.
+# Builds libstretto_<name>.so from stretto/transport/<name> in `folder`.
 function(stretto_compile_plugin target name library folder)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/stretto/transport/${name}/*.cc)
   add_library(${target} MODULE ${sources})
@@ -28,7 +28,7 @@ function(stretto_compile_plugin target name library folder)
   target_link_libraries(${target} PRIVATE stretto_build ${library})
 endfunction()
 
-# Beside the programs of the build folder, where they look for it first.
+# Builds the plug-in beside the programs of the build folder, where they look for it first.
 function(stretto_add_plugin name library)
   if(TARGET ${library})
     stretto_compile_plugin(stretto_${name} ${name} ${library} ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
@@ -39,7 +39,7 @@ endfunction()
 function(stretto_add_plugins)
   stretto_find_mpi()
   stretto_add_plugin(mpi stretto::mpi)
-  # Leaves ucx::ucp where there is UCX; a sanitizer knows nothing of what that does in memory.
+  # Defines ucx::ucp if there is UCX. Not with a sanitizer, which does not see how UCX uses memory.
   if(NOT STRETTO_SANITIZE)
     find_package(ucx QUIET)
   endif()

@@ -1,13 +1,14 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# The backend of torch.distributed, as a Python package: the module stretto._c from stretto/c10d,
-# and the Python files of python/stretto beside it, in <build>/python; `pip install .` installs the
-# same. It is built where libtorch belongs to a PyTorch whose Python has its headers.
+# The backend of torch.distributed as a Python package in <build>/python: the module stretto._c from
+# stretto/c10d, and the Python files of python/stretto beside it. `pip install .` installs the same.
+# It is built if libtorch belongs to a PyTorch whose Python has its headers installed.
 
 set(STRETTO_PYTHON "" CACHE FILEPATH "The Python of the PyTorch that Torch_DIR belongs to")
 
-# Sets `result` to the include folder and the suffix of modules if `python` is to use this PyTorch.
+# If `python` can use this PyTorch, sets `result` to Python's include folder and the file name
+# suffix of its modules.
 function(stretto_ask_python result python)
   set(${result} PARENT_SCOPE)
   execute_process(COMMAND ${python} -c "import importlib.util, os, sysconfig
@@ -28,7 +29,7 @@ endfunction()
 
 function(stretto_find_python)
   file(REAL_PATH ${STRETTO_TORCH_PREFIX} STRETTO_TORCH_PACKAGE)
-  # site-packages is in lib/python3.N/ of what has a bin folder.
+  # site-packages is in PREFIX/lib/python3.N/, and the interpreter in PREFIX/bin.
   get_filename_component(prefix ${STRETTO_TORCH_PACKAGE}/../../../.. ABSOLUTE)
   foreach(python IN ITEMS ${STRETTO_PYTHON} ${prefix}/bin/python3 ${Python_EXECUTABLE} python3)
     stretto_ask_python(answer ${python})
@@ -55,7 +56,8 @@ if(SKBUILD AND NOT STRETTO_HAVE_PYTHON)
     "install python3-dev (Debian), python3-devel or the like, of the same version of Python")
 endif()
 
-# Static libraries show their symbols to who links them, so the module names the one it shows.
+# Static libraries export their symbols, so a version script names the one symbol that the module
+# exports.
 function(stretto_add_python)
   if(NOT STRETTO_HAVE_PYTHON)
     return()
@@ -77,7 +79,8 @@ function(stretto_add_python)
   stretto_install_python()
 endfunction()
 
-# What is Python in the package; changes in python/stretto are seen at once, as they are links.
+# Adds the Python files of the package. They are links, so that changes in python/stretto take
+# effect at once.
 function(stretto_add_python_files package)
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" STRETTO_BUILT_FOR_TORCH ${Torch_VERSION})
   file(MAKE_DIRECTORY ${package})
@@ -87,7 +90,8 @@ function(stretto_add_python_files package)
     get_filename_component(name ${file} NAME)
     file(CREATE_LINK ${file} ${package}/${name} SYMBOLIC)
   endforeach()
-  # What pip would write: so PyTorch finds the backend where <build>/python is in PYTHONPATH.
+  # The metadata that pip would write: by it PyTorch finds the backend if <build>/python is in
+  # PYTHONPATH.
   set(metadata ${package}-${PROJECT_VERSION}.dist-info)
   file(WRITE ${metadata}/METADATA
     "Metadata-Version: 2.1\nName: stretto\nVersion: ${PROJECT_VERSION}\n")
@@ -95,8 +99,8 @@ function(stretto_add_python_files package)
     "[torch.backends]\nstretto = stretto.autoload:register\n")
 endfunction()
 
-# What a wheel holds besides python/stretto, with the libraries that the core uses and PyTorch does
-# not. Installed by name only: cmake --install BUILD --component wheel.
+# Installs the files of a wheel besides python/stretto, with the libraries that the core uses and
+# PyTorch does not. They are installed only by name: cmake --install BUILD --component wheel.
 function(stretto_install_python)
   set_target_properties(stretto_tool PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
   install(TARGETS stretto_python LIBRARY DESTINATION stretto COMPONENT wheel

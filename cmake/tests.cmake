@@ -1,41 +1,42 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# One GoogleTest program per layer from its *_test.cc, one per folder of tests/, and one program per
-# example. What includes libtorch goes to a program of its own and is left out without libtorch.
+# Defines one GoogleTest program per layer from its *_test.cc, one per folder of tests/, and one
+# program per example. Sources that include libtorch form a program of their own, which is not built
+# without libtorch.
 
 if(STRETTO_TESTS)
   find_package(GTest REQUIRED)
   find_package(rapidcheck REQUIRED)
 endif()
 
-# Seconds after which a test counts as hung. A hang is a failure here, so this is not generous.
+# Seconds after which a test counts as hung: few, because a hang is a failure of this library.
 set(STRETTO_TEST_TIMEOUT_SECONDS 60)
 set(STRETTO_SUITE_TIMEOUT_SECONDS 300)
 
-# What `./dev test` leaves to `./dev check` and `./dev test --all`: exhaustive sweeps, and tests
-# that wait for limits of seconds to pass. GoogleTest's patterns of names.
+# The tests that `./dev test` skips, and `./dev check` and `./dev test --all` run: exhaustive
+# sweeps, and tests that wait for limits of seconds to pass. These are GoogleTest name patterns.
 string(JOIN ":" STRETTO_SLOW_TESTS
   Collectives.EqualTheSerialOracle* *EveryAlgorithm* *RandomPrograms* *Canary*
   *DisagreementMatrix* Network.* ManyRanks.*)
 
-# Of the programs that start whole jobs, those tests that are run alone, because they say how soon
-# something has to happen, or count what the machine has left.
+# Tests that run alone, of the programs that start whole jobs: they check how soon something
+# happens, or count what resources the machine has left.
 string(JOIN ":" STRETTO_SERIAL_TESTS
   Faults* Backward.* StoppedInBackward.* *Pause.* *Interrupted.* SystemCall.* Fork.* Run* Ssh.*
   ShrinkProcesses.* ManyRanks.* Bench.* CompressionBench.*)
 
-# Tests that mostly wait for something to happen, and leave their core to others: they count as one
-# and all others as two, and `./dev` has ctest run as many at once as two for each core.
+# Tests that mostly wait, and leave their core to others. They count as one processor and all other
+# tests as two; `./dev` lets ctest run two processors' worth of tests per core.
 string(JOIN ":" STRETTO_WAITING_TESTS
   Worlds/* *StoreContract* SharedPool.* *SaysRank* Waiting.* WhoIsLate* Lateness* Shrunk*
   RendezvousTest.* StripedLink* TcpLink* Socket.* Network.* Shortage* Elastic.* NamedGroups.*
   Unkillable.*)
-# The same of suites that are run as one, and the doubles of devices, which are slow on purpose.
+# The same for tests that run as whole suites; doubles of devices are slow on purpose.
 set(STRETTO_WAITING_SUITES "^(Transport|SharedPool|Waiting|WhoIsLate|Lateness|NamedGroups|Shrunk|\
 StripedLink|TcpLink|Device)|StoreContract|SaysRank|^(RendezvousTest|Socket|Shortage)$")
 
-# Tests that a sanitizer would learn nothing from, and that take ten times as long with it: they
+# Tests from which a sanitizer would learn nothing, and that take ten times as long with it: they
 # count bytes or allocations, compare two ways to compute a price, measure how soon a call returns
 # or is answered, read documents, or repeat others with more ranks or hosts.
 set(STRETTO_UNSANITIZED_TESTS)
@@ -53,16 +54,16 @@ if(STRETTO_SANITIZE)
     RandomPrograms.*/ranks1* RandomPrograms.*/ranks4* RandomPrograms.*/ranks5*
     DisagreementMatrix.*_5_ranks)
 endif()
-# And where one thread does everything, as in what stretto_add_tests leaves out for it. NAME.*
-# leaves out the whole suite; RandomPrograms has instances with other threads, which stay.
+# With ThreadSanitizer, also tests in which one thread does everything (see stretto_add_tests).
+# NAME.* leaves out the whole suite; the instances of RandomPrograms with other threads stay.
 if(STRETTO_SANITIZE MATCHES "thread")
   string(APPEND STRETTO_UNSANITIZED_TESTS ":Collectives.*:SegmentedCollectives.*:LongCollectives.*"
     ":CollectivesOnHosts.EqualTheSerialOracle/*:CollectivesOnHosts.InPlace*"
     ":CollectivesOnHosts.AnySegments*:CollectivesByWay.*:RandomPrograms.Equal*")
 endif()
 
-# Tests that start programs find them, and the files of the source tree, by these definitions. Only
-# sources that name them get them: what is compiled elsewhere can then be reused here by ccache.
+# Defines for tests the paths of the programs that they start and of the source tree. Only sources
+# that use these definitions get them, so that ccache can reuse objects compiled elsewhere.
 function(stretto_define_paths target)
   set(definitions
     STRETTO_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
@@ -76,7 +77,7 @@ function(stretto_define_paths target)
   foreach(source IN LISTS sources)
     file(STRINGS ${source} hits LIMIT_COUNT 1
       REGEX "STRETTO_(SOURCE_DIR|BIN_DIR|TOOL|TORCH_ENABLED)")
-    if(hits AND STRETTO_UNITY)  # A source with definitions of its own is compiled alone.
+    if(hits AND STRETTO_UNITY)  # Else this source would be compiled alone.
       target_compile_definitions(${target} PRIVATE ${definitions})
       return()
     elseif(hits)
@@ -95,8 +96,8 @@ function(stretto_add_program target uses_torch)
   endif()
 endfunction()
 
-# Suites of a program are tests, not each test of theirs: to load torch, or to start sanitized,
-# takes longer than most do. What none of their names fits is run together.
+# Adds one ctest test per suite, not per test: loading torch, or starting a sanitized program, takes
+# longer than most tests. Tests outside these suites run together as TARGET.rest.
 function(stretto_add_suites target)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ARGN})
   set(suites)
@@ -109,7 +110,7 @@ function(stretto_add_suites target)
   set(rest "-${STRETTO_UNSANITIZED_TESTS}:")
   foreach(suite IN LISTS suites)
     string(APPEND rest "${suite}.*:*/${suite}.*:")
-    if(":${STRETTO_UNSANITIZED_TESTS}:" MATCHES ":${suite}[.][*]:")  # Nothing of it would be run.
+    if(":${STRETTO_UNSANITIZED_TESTS}:" MATCHES ":${suite}[.][*]:")  # All tests are left out.
       continue()
     endif()
     add_test(NAME ${suite}
@@ -126,7 +127,7 @@ function(stretto_add_suites target)
     PROCESSORS 2)
 endfunction()
 
-# Those that `filter` fits, which ends in what it leaves out.
+# Discovers the tests that match `filter`, which ends with the patterns to leave out.
 function(stretto_discover_tests target filter)
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES
     TEST_FILTER "${filter}"
@@ -149,7 +150,7 @@ function(stretto_add_test_program target uses_torch)
     stretto_add_suites(${target} ${ARGN})
     return()
   endif()
-  # GoogleTest knows one list of names to take and one to leave, and no names that are in two lists.
+  # A GoogleTest filter cannot intersect two lists of patterns, so each kind has its own filter.
   set(serial)
   if(target MATCHES "^end_to_end_")
     set(serial ${STRETTO_SERIAL_TESTS})
@@ -164,7 +165,7 @@ function(stretto_add_test_program target uses_torch)
   stretto_discover_tests(${target} "-${STRETTO_WAITING_TESTS}:${slow}:${serial}:" PROCESSORS 2)
 endfunction()
 
-# Of a layer's tests, those whose text names threads, or what starts some for ranks or a server.
+# Keeps a layer's tests that mention threads or what starts threads (ranks, a server).
 function(stretto_keep_sources_with_threads list)
   foreach(source IN LISTS ${list})
     file(STRINGS ${source} hits LIMIT_COUNT 1
@@ -177,9 +178,9 @@ function(stretto_keep_sources_with_threads list)
   set(${list} ${${list}} PARENT_SCOPE)
 endfunction()
 
-# Splits the sources in a program without and one with libtorch; what tests share goes to both.
+# Splits the sources into a program without and one with libtorch; shared sources go to both.
 function(stretto_add_tests name)
-  # What has one thread would keep ThreadSanitizer's compiler busy for nothing.
+  # For ThreadSanitizer, compiling single-threaded tests would be wasted time.
   set(sources ${ARGN})
   if(STRETTO_SANITIZE MATCHES "thread")
     if(name MATCHES "^(stretto_(schedule|kernel|codec)|simulation)$")
@@ -205,7 +206,7 @@ function(stretto_add_tests name)
   endif()
 endfunction()
 
-# The tests of the core's layers may use any other: ranks as threads, above all.
+# Tests of a core layer may use any other core layer, above all to run ranks as threads.
 function(stretto_add_layer_tests)
   foreach(layer IN LISTS STRETTO_LAYERS)
     file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/stretto/${layer}/*_test.cc)
@@ -221,8 +222,8 @@ function(stretto_add_layer_tests)
   endif()
 endfunction()
 
-# tests/<folder>/*.cc is one test program; *_program.cc in it is a program that the tests start.
-# tests/support is what they share.
+# Each folder of tests/ is one test program; *_program.cc in it is a program that the tests start.
+# The tests share tests/support.
 function(stretto_add_cross_layer_tests)
   file(GLOB support CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/*.cc)
   add_library(stretto_test_support STATIC ${support})
@@ -231,7 +232,7 @@ function(stretto_add_cross_layer_tests)
   stretto_compile_together(stretto_test_support)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/support/double_ranks.cc PROPERTIES
     COMPILE_DEFINITIONS STRETTO_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
-  # In the place of NCCL and of a device's driver, loaded as they are.
+  # Doubles of NCCL and of a device's driver, loaded at run time in the same way.
   file(GLOB double CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/fake_nccl/*.cc)
   add_library(fake_nccl MODULE ${double})
   target_link_libraries(fake_nccl PRIVATE stretto_build stretto_base)
@@ -239,7 +240,7 @@ function(stretto_add_cross_layer_tests)
   target_include_directories(fake_nccl PRIVATE ${PROJECT_SOURCE_DIR}/include)
   set_target_properties(fake_nccl PROPERTIES
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
-  if(STRETTO_HAVE_TORCH)  # A device of PyTorch's on that driver.
+  if(STRETTO_HAVE_TORCH)  # A PyTorch device that runs on that driver.
     file(GLOB device CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/fake_device/*.cc)
     add_library(fake_device MODULE ${device})
     target_link_libraries(fake_device PRIVATE stretto_build stretto_cuda_driver stretto_libtorch)
@@ -251,8 +252,8 @@ function(stretto_add_cross_layer_tests)
   file(GLOB folders CONFIGURE_DEPENDS LIST_DIRECTORIES true ${PROJECT_SOURCE_DIR}/tests/*)
   list(FILTER folders EXCLUDE REGEX "/(support|compile_fail|install)$")
   if(STRETTO_SANITIZE)
-    # MPI leaves memory behind, and says so to nobody but a sanitizer. Whole jobs are slow, and run
-    # what the contracts run in one process.
+    # MPI leaks memory, which sanitizers report. Whole jobs are slow, and run the same code that the
+    # contract tests run in one process.
     list(FILTER folders EXCLUDE REGEX "/(chaos|differential|end_to_end)$")
   endif()
   foreach(folder IN LISTS folders)
@@ -275,11 +276,11 @@ function(stretto_add_cross_layer_tests)
       add_dependencies(chaos_rank_program stretto_ucx)
     endif()
   endif()
-  # Kernels for GPUs as C++, with headers in the place of CUDA's.
+  # Compiles the GPU kernels as C++, with headers that replace CUDA's.
   target_include_directories(kernels_test BEFORE PRIVATE
     ${PROJECT_SOURCE_DIR}/tests/kernels/simulated)
   target_compile_options(kernels_test PRIVATE -Wno-unknown-pragmas)
-  # What the driver of ./dev bench gpus measures, by ranks that are threads.
+  # Tests the systems that the driver of ./dev bench gpus measures, with ranks as threads.
   target_sources(nccl_test PRIVATE ${PROJECT_SOURCE_DIR}/bench/drivers/gpu_systems.cc)
   add_dependencies(nccl_test fake_nccl)
   add_dependencies(device_test fake_nccl)
@@ -303,7 +304,7 @@ function(stretto_add_helper_programs tests)
   endforeach()
 endfunction()
 
-# A program from one source file; nothing if it needs libtorch or MPI and there is none.
+# Adds a program from one source file, unless it needs libtorch or MPI and that is missing.
 function(stretto_add_standalone program source)
   file(STRINGS ${source} uses_mpi LIMIT_COUNT 1 REGEX "^#include <mpi\\.h>")
   if(uses_mpi)
@@ -326,7 +327,7 @@ function(stretto_add_standalone program source)
   endif()
 endfunction()
 
-# Tests that compare with MPI.
+# Adds a test program that compares with MPI.
 function(stretto_add_mpi_program program source)
   stretto_find_mpi()
   if(TARGET stretto::mpi)
@@ -335,9 +336,9 @@ function(stretto_add_mpi_program program source)
   endif()
 endfunction()
 
-# The tests of MPI once more with each of these, which `./dev test --all` installs: the plug-in and
-# the program that calls MPI are compiled against it, the tests find them by STRETTO_TEST_MPI, and
-# its mpirun on PATH. What lacks something there fails, and is not skipped.
+# Runs the tests of MPI once more with each of these MPIs, which `./dev test --all` installs. The
+# plug-in and the program that calls MPI are compiled against it; the tests find them by
+# STRETTO_TEST_MPI, and its mpirun on PATH. With these, a missing part is a failure and not a skip.
 set(STRETTO_TEST_MPIS "" CACHE STRING
   "Folders of MPIs (include/mpi.h, lib/libmpi.so, bin/mpirun) with which tests run besides")
 
@@ -371,8 +372,8 @@ function(stretto_add_tests_with_mpi folder)
   set_target_properties(mpi_rank_program_${name} PROPERTIES
     OUTPUT_NAME mpi_rank_program RUNTIME_OUTPUT_DIRECTORY ${place})
   stretto_add_test_with_mpi(${folder} contract "*/mpi*")
-  # A part of those that run many jobs, which differ by seeds and numbers of ranks. Open MPI, of
-  # another version, runs collectives in the tests of the build itself.
+  # The tests that run many jobs differ by seeds and numbers of ranks, so a part of them is enough.
+  # The tests of the build itself run collectives with another version of Open MPI.
   stretto_add_test_with_mpi(${folder} differential "*Mpi*seed1:*MpiCanary*:*MpiThreads*")
   set(left_out "MpiPlane.GivesTheValues*")
   if(name STREQUAL "openmpi")
@@ -381,7 +382,7 @@ function(stretto_add_tests_with_mpi folder)
   stretto_add_test_with_mpi(${folder} end_to_end "MpiPlane.*:Mpirun.*-${left_out}")
 endfunction()
 
-# Every *_bench.cc of a layer is a program, where Google Benchmark is installed.
+# Builds a program from every *_bench.cc of a layer, if Google Benchmark is installed.
 function(stretto_add_benchmarks)
   find_package(benchmark QUIET)
   foreach(layer IN LISTS STRETTO_CORE_LAYERS)
@@ -401,8 +402,8 @@ endfunction()
 # with besides base; without that it is its layer. ./dev fuzz builds and runs them.
 function(stretto_add_fuzz_targets)
   add_custom_target(fuzzers)
-  # All variants of all reductions: clang takes more than seven minutes to watch these loops, which
-  # no decoder reaches.
+  # This source has all variants of all reductions: clang takes more than seven minutes to
+  # instrument these loops, which no decoder reaches.
   set_source_files_properties(${PROJECT_SOURCE_DIR}/stretto/kernel/kernels.cc PROPERTIES
     COMPILE_OPTIONS -fno-sanitize=all SKIP_PRECOMPILE_HEADERS ON)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS
@@ -441,8 +442,8 @@ function(stretto_add_examples)
   endforeach()
 endfunction()
 
-# Drivers of ./dev bench peers that need no other library: stretto's, and those of the bounds. They
-# share tools/bench/measure.h and pattern.cc with `stretto bench`.
+# Builds the drivers of ./dev bench peers that need no other library: stretto's, and those of the
+# bounds. They share tools/bench/measure.h and pattern.cc with `stretto bench`.
 function(stretto_add_bench_drivers)
   add_library(stretto_bench_driver STATIC bench/drivers/driver.cc tools/bench/pattern.cc)
   target_link_libraries(stretto_bench_driver PRIVATE stretto_build)
@@ -451,21 +452,21 @@ function(stretto_add_bench_drivers)
       SOURCES bench/drivers/${name}_driver.cc LIBRARIES stretto_bench_driver stretto)
   endforeach()
   target_sources(copy_driver PRIVATE tools/bench/copy_bound.cc)
-  # Of ./dev bench hosts --training.
+  # For ./dev bench hosts --training.
   stretto_add_program(wire_driver OFF SOURCES bench/drivers/wire_driver.cc LIBRARIES stretto)
   stretto_add_program(join_driver OFF SOURCES bench/drivers/join_driver.cc LIBRARIES stretto)
-  # Of ./dev bench gpus.
+  # For ./dev bench gpus.
   stretto_add_program(gpu_driver OFF
     SOURCES bench/drivers/gpu_driver.cc bench/drivers/gpu_systems.cc LIBRARIES stretto)
-  # Of ./dev bench ddp.
+  # For ./dev bench ddp.
   if(TARGET stretto_torch)
     stretto_add_program(ddp_driver ON SOURCES bench/drivers/ddp_driver.cc LIBRARIES stretto)
   endif()
 endfunction()
 
-# scripts/*_test.py and bench/*_test.py find the programs of this build by STRETTO_BUILD_DIR, and
-# learn from STRETTO_HAVE_TORCH (ON or OFF) which there are. Only --verbose says why tests are
-# skipped.
+# Runs scripts/*_test.py and bench/*_test.py. They find the programs of this build by
+# STRETTO_BUILD_DIR, and STRETTO_HAVE_TORCH (ON or OFF) says whether those with torch exist.
+# --verbose is needed to see why tests are skipped.
 function(stretto_add_script_tests)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
   foreach(folder IN ITEMS scripts bench)
@@ -474,7 +475,7 @@ function(stretto_add_script_tests)
       get_filename_component(name ${script} NAME_WE)
       add_test(NAME ${folder}.${name} COMMAND ${Python3_EXECUTABLE} -m unittest --verbose ${name}
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}/${folder})
-      # One of them compiles a program that includes libtorch.
+      # One of these tests compiles a program that includes libtorch.
       set_tests_properties(${folder}.${name} PROPERTIES TIMEOUT 300 PROCESSORS 2 COST 50)
       set_property(TEST ${folder}.${name} PROPERTY ENVIRONMENT
         STRETTO_BUILD_DIR=${PROJECT_BINARY_DIR} STRETTO_HAVE_TORCH=${STRETTO_HAVE_TORCH})
@@ -482,8 +483,8 @@ function(stretto_add_script_tests)
   endforeach()
 endfunction()
 
-# python/tests/*_test.py import the package of this build as an installed one. One program runs them
-# all, because loading torch takes longer than most of them do.
+# Runs python/tests/*_test.py, which import the package of this build as if installed. One program
+# runs them all, because loading torch takes longer than most of these tests.
 function(stretto_add_python_tests)
   if(NOT STRETTO_HAVE_PYTHON)
     return()

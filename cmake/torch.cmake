@@ -6,8 +6,8 @@
 set(STRETTO_TORCH_MINIMUM 2.11)
 set(STRETTO_HAVE_TORCH OFF)
 
-# pip hides what is installed from what it builds, and does not move it. Not in the cache: the next
-# pip that builds here may be that of another environment.
+# pip's build isolation hides installed packages from a build but leaves them in place. The folder
+# is not cached: the next pip that builds here may belong to another environment.
 if(SKBUILD AND NOT Torch_DIR)
   execute_process(COMMAND ${Python_EXECUTABLE} -c "import importlib.util, os, sysconfig
 torch = importlib.util.find_spec('torch')
@@ -18,7 +18,8 @@ endif()
 
 include(${CMAKE_CURRENT_LIST_DIR}/libtorch.cmake)
 
-# A sanitized program needs a sanitized libtorch, which nobody ships: only the core is checked.
+# A sanitized program needs a sanitized libtorch, which nobody distributes, so only the core is
+# checked.
 if(STRETTO_TORCH STREQUAL "AUTO" AND STRETTO_SANITIZE)
   message(STATUS "torch: off, because libtorch is not built with -fsanitize=${STRETTO_SANITIZE}")
 elseif(STRETTO_TORCH)
@@ -49,9 +50,9 @@ if(STRETTO_HAVE_TORCH)
   stretto_add_libtorch()
 endif()
 
-# Compiles <torch/torch.h> once for all targets that use it: it takes longer than all of stretto.
-# What g++ leaves for the end, though, the instances of torch's templates, takes ten seconds of
-# every source, be it empty: so those of the library are compiled as one.
+# Precompiles <torch/torch.h> for all targets that use it: it takes longer to compile than all of
+# stretto. But g++ instantiates torch's templates at the end of every source, even an empty one,
+# which takes ten seconds. So the torch sources of the library are compiled as one.
 function(stretto_use_torch_header target)
   if(TARGET stretto_torch_header)
     target_precompile_headers(${target} REUSE_FROM stretto_torch_header)
@@ -63,7 +64,8 @@ if(STRETTO_HAVE_TORCH)
   file(CONFIGURE OUTPUT ${source} CONTENT "// Exists so that its target has a source.\n")
   add_library(stretto_torch_header OBJECT ${source})
   target_link_libraries(stretto_torch_header PRIVATE stretto_build stretto_libtorch)
-  # In every build, as tests have it: what is compiled without may use a header with it.
+  # The -g level of tests in every build: a source compiled without -g may use a precompiled header
+  # with it.
   target_compile_options(stretto_torch_header PRIVATE -g${STRETTO_DEBUG_LEVEL})
   target_precompile_headers(stretto_torch_header PRIVATE <torch/torch.h>)
 endif()
