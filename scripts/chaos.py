@@ -60,13 +60,13 @@ class Result:
 
 @dataclasses.dataclass
 class LeftOut:
-    """A case that this machine does not allow, with a sentence about such cases."""
+    """A case that this machine cannot run, with a sentence that says why."""
 
     sentence: str
 
 
 class Runner:
-    """Runs cases, a few at a time; keeps what failing ones have said."""
+    """Runs several cases at a time, and keeps the output of those that fail."""
 
     def __init__(self, bin_dir, patience, megabits_per_second, congestion_control):
         self._congestion_control = congestion_control
@@ -109,7 +109,7 @@ class Runner:
         return Result(plan, verdict, time.monotonic() - began)
 
     def _network(self):
-        """One for each thread: its cases come one after the other."""
+        """Returns the network of this thread, which runs its cases one after the other."""
         if not hasattr(self._local, "network"):
             name = f"chaos{threading.get_native_id()}"
             self._local.network = namespaces.Network(name)
@@ -132,15 +132,15 @@ class Runner:
 
 
 def patient(expectation, factor):
-    """The same with longer bounds, for machines that are busy."""
+    """Returns the same expectation with longer bounds, for busy machines."""
     return {rank: tuple(dataclasses.replace(expected, within_s=expected.within_s * factor)
                         if getattr(expected, "within_s", None) else expected for expected in row)
             for rank, row in expectation.items()}
 
 
 def plans(kind, seed, worlds):
-    """From this seed on, through the worlds of the kind in turn: a seed is left out if its world
-    has come already while another has not."""
+    """Yields plans from this seed on, through the worlds of the kind in turn: skips a seed whose
+    world has come already in this turn."""
     wanted = set()
     for number in itertools.count(seed):
         wanted = wanted or set(kind.worlds) & worlds
@@ -151,14 +151,15 @@ def plans(kind, seed, worlds):
 
 
 def cases(names, seed, worlds=frozenset(chaos_plan.WORLDS)):
-    """All kinds that these worlds have in turn, for ever, the first of each from this seed on."""
+    """Yields cases of all kinds that have one of these worlds, in turn and without end; the seeds
+    of each kind begin with `seed`."""
     kinds = [KINDS[name] for name in dict.fromkeys(names) if set(KINDS[name].worlds) & worlds]
     for turn in zip(*(plans(kind, seed, worlds) for kind in kinds)):
         yield from zip(kinds, turn)
 
 
 def usable_worlds(bin_dir):
-    """Every world that this machine has, and a sentence about each that it has not."""
+    """Returns the worlds that this machine has, and a sentence for each world that it lacks."""
     worlds, sentences = set(chaos_plan.WORLDS), []
     if not (bin_dir / "libstretto_ucx.so").exists():
         worlds.remove("ucx")
@@ -179,7 +180,7 @@ def run_all(runner, options, report):
     worlds, sentences = usable_worlds(options.bin)
     print(*sentences, sep="\n", end="\n" if sentences else "")
     names, wanted = options.only or list(KINDS), set(options.world or chaos_plan.WORLDS)
-    if options.cases == 1:  # Another case in its place would not be what was asked for.
+    if options.cases == 1:  # Another case would not do.
         for _, plan in itertools.islice(cases(names, options.seed, wanted), 1):
             if plan.world not in worlds:
                 sys.exit(f"./dev chaos: seed {plan.seed} of {plan.kind} needs the world "
@@ -207,7 +208,7 @@ def run_all(runner, options, report):
 
 
 class Report:
-    """Counts results, and says at once what has failed."""
+    """Counts results, and prints failures at once."""
 
     def __init__(self, rate=0, congestion_control="cubic"):
         self.results = []

@@ -1,7 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""A real job of chaos_rank_program: starts it, follows what its ranks say, finds what it left."""
+"""Runs a job of chaos_rank_program: starts it, follows the output of its ranks, finds what it
+leaves."""
 
 import json
 import os
@@ -16,13 +17,13 @@ import chaos_judge
 
 KEY = "7" * 64
 HOSTS = "10.79.0.1,10.79.0.2"
-# The others have this long, after a first failure, to end by themselves; no bound is longer.
+# After a first failure, the other ranks have this long to end by themselves; no bound is longer.
 SETTLE_SECONDS = 20
 SHARED_MEMORY = pathlib.Path("/dev/shm")
 
 
 def processes_of(mark):
-    """The processes that were started with this word in their environment, or by such ones."""
+    """Returns the processes with this word in their environment; child processes inherit it."""
     found = []
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -58,15 +59,15 @@ def free_port():
 
 
 class Job:
-    """A running job. `network`: the namespaces of plans of two hosts (namespaces.py)."""
+    """A running job. `network`: the namespaces of plans with two hosts (namespaces.py)."""
 
     def __init__(self, plan, bin_dir, folder, network=None):
         self.plan = plan
         self.network = network
         self.record = chaos_judge.Record()
         self.folder = pathlib.Path(folder)
-        self.started = []  # The launchers, or the ranks of a job that has none.
-        self.undo = []  # To be called when the job has ended.
+        self.started = []  # The launchers, or the ranks of a job without one.
+        self.undo = []  # Functions to call when the job has ended.
         self._mark = f"CHAOS_CASE={os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}"
         self._bin = pathlib.Path(bin_dir)
         self._changed = threading.Condition()
@@ -75,7 +76,7 @@ class Job:
         self._shared_before = self._shared_memory()
         self._pipe_path = self.folder / "events"
         os.mkfifo(self._pipe_path)
-        # Open for writing too: the pipe then never ends while the job lives.
+        # Open for writing too, so that the pipe never reaches its end while the job lives.
         self._pipe = os.open(self._pipe_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._reading = True
         self._reader = threading.Thread(target=self._read_events)
@@ -84,7 +85,7 @@ class Job:
     # Starting.
 
     def start(self, arguments):
-        """One launcher, or one on each of two hosts, or each rank by itself."""
+        """Starts one launcher, or one on each of two hosts, or each rank by itself."""
         plan = self.plan
         program = [str(self._bin / "chaos_rank_program"), "--events", str(self._pipe_path),
                    "--seed", str(plan.seed), "--seconds", str(plan.seconds),
@@ -140,7 +141,7 @@ class Job:
                 self._changed.notify_all()
 
     def wait_for(self, condition, timeout_s=20.0):
-        """Until `condition()` holds of the events so far."""
+        """Waits until `condition()` is true for the events so far."""
         with self._changed:
             return self._changed.wait_for(condition, timeout_s)
 
@@ -148,7 +149,8 @@ class Job:
         return {entry["rank"] for entry in self.record.events if entry["event"] == event}
 
     def wait_until(self, event, ranks=None):
-        """Until all ranks (or those) have said so. The driver's trouble if they do not."""
+        """Waits until all ranks (or those in `ranks`) have reported `event`. If they do not, notes
+        this as trouble of the driver."""
         wanted = set(range(self.plan.ranks) if ranks is None else ranks)
         if self.wait_for(lambda: wanted <= self.ranks_that(event)):
             return True
@@ -157,11 +159,11 @@ class Job:
         return False
 
     def pid(self, rank):
-        """Of the process that was started last as that rank."""
+        """Returns the process that was last started as that rank."""
         return self.record.of_rank(rank, "started")[-1]["pid"]
 
     def struck(self, moment=None):
-        """Notes that harm has been done, now or then; the last one counts."""
+        """Records the time of the harm (`moment`, or now); a later call replaces it."""
         self.record.fault_s = time.monotonic() if moment is None else moment
 
     def signal(self, rank, number):
@@ -169,14 +171,14 @@ class Job:
         kill_quietly(self.pid(rank), number)
 
     def wait_for_actor(self):
-        """For kinds in which a rank does the harm itself."""
+        """Waits until the rank that does the harm itself has done it."""
         if self.wait_until("acts", self.plan.victims):
             self.struck(self.record.of_rank(self.plan.victims[0], "acts")[0]["t"])
 
     # Ending.
 
     def finish(self, limit_s):
-        """Waits for the launchers, kills what is left over, and returns the record."""
+        """Waits for the launchers, kills remaining processes, and returns the record."""
         deadline = time.monotonic() + limit_s
         for process in self.started:
             try:
@@ -201,7 +203,7 @@ class Job:
         return self.record
 
     def _processes_that_stay(self):
-        """What is still there two seconds after the launchers have ended."""
+        """Returns the processes that still exist two seconds after the launchers have ended."""
         deadline = time.monotonic() + (0.0 if self.record.hung else 2.0)
         while (left := processes_of(self._mark)) and time.monotonic() < deadline:
             time.sleep(0.005)

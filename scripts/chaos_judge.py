@@ -1,37 +1,38 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Says what is wrong with a case of ./dev chaos, from what was recorded of it."""
+"""Judges a case of ./dev chaos: lists what is wrong, from the record of the case."""
 
 import dataclasses
 import re
 
 from chaos_plan import Anything, Right, Told
 
-# What errors of a running operation have to name.
+# Operations, one of which the error of a running operation has to name.
 OPERATION = re.compile(r"\b(all_reduce|reduce_scatter|all_gather|broadcast|barrier|point_to_point|"
                        r"send|recv|reduce|gather|scatter|all_to_all|batch_send_recv|"
                        r"before the first collective|the set-up of the communicator|"
                        r"setting up the communicator)\b")
-# Numbers that only we know the meaning of.
+# Numbers whose meaning only the library's authors know.
 INTERNAL = re.compile(r"#\d{7,}|\b[0-9a-f]{16}\b")
-# Of a launcher, after the last sign of life of its ranks.
+# How long a launcher may live after the last sign of life of its ranks.
 LINGERING_SECONDS = 4.0
 
 
 @dataclasses.dataclass
 class Record:
-    """What was seen of a case."""
+    """The observations of a case."""
 
     events: list = dataclasses.field(default_factory=list)
-    fault_s: float = None  # When the last harm was done, by the monotonic clock.
+    fault_s: float = None  # When the last harm was done, on the monotonic clock.
     ended_s: float = None  # When the last launcher ended.
     hung: bool = False
     leavings: list = dataclasses.field(default_factory=list)
-    ends: dict = dataclasses.field(default_factory=dict)  # By the launchers: rank to its end.
-    # For each launcher: who failed first, as it says, and the ranks that it started.
+    ends: dict = dataclasses.field(default_factory=dict)  # Rank to its end; from the launchers.
+    # For each launcher: the rank that it reports as the first to fail, and the ranks that it
+    # started.
     blamed: list = dataclasses.field(default_factory=list)
-    trouble: list = dataclasses.field(default_factory=list)  # Of the driver itself.
+    trouble: list = dataclasses.field(default_factory=list)  # Faults of the driver itself.
 
     def of_rank(self, rank, *names):
         return [event for event in self.events
@@ -46,7 +47,7 @@ class Verdict:
 
 
 def check_text(event):
-    """What is wrong with the text of an error, whatever it says."""
+    """Yields what is wrong with the text of an error, whatever error it is."""
     text = event["text"]
     if any(ord(letter) < 32 and letter != "\n" or ord(letter) == 127 for letter in text):
         yield "has control characters"
@@ -60,7 +61,7 @@ def check_text(event):
 
 
 def check_told(expected, errors, fault_s):
-    """What keeps the first error of a rank from being the expected one."""
+    """Yields the differences between the first error of a rank and the expected one."""
     if not errors:
         yield "got no error"
         return
@@ -80,7 +81,7 @@ def check_told(expected, errors, fault_s):
 
 
 def check_right(expected, record, rank):
-    """What keeps a rank from having ended right."""
+    """Yields the reasons why a rank has not ended as expected without an error."""
     if not record.of_rank(rank, "done"):
         yield "did not end right"
     arrivals = record.of_rank(rank, "regrouped" if expected.size else "joined")
@@ -95,7 +96,7 @@ def check_right(expected, record, rank):
 
 
 def check_rank(rank, alternatives, record):
-    """The problems of a rank: those of the alternative that is violated least."""
+    """Returns the problems of a rank with the alternative that it violates least."""
     errors = record.of_rank(rank, "error")
     found = []
     for expected in alternatives:
@@ -112,14 +113,15 @@ def check_rank(rank, alternatives, record):
 
 
 def check_end(record):
-    """The launchers have nothing to wait for once their ranks have ended."""
+    """Yields a problem if a launcher lives on after its ranks have ended."""
     last_s = max([event["t"] for event in record.events] + [record.fault_s or 0.0])
     if not record.hung and record.ended_s - last_s > LINGERING_SECONDS:
         yield f"the launcher lingered for {record.ended_s - last_s:.2f} s"
 
 
 def delay_s(record, rank, alternatives):
-    """How long after the fault a rank was told, or could go on; None if it need not."""
+    """Returns how long after the fault a rank was told or could go on; None if neither is
+    expected."""
     names = {"error" if isinstance(expected, Told) else "regrouped" if expected.size else "joined"
              for expected in alternatives
              if isinstance(expected, Told) or isinstance(expected, Right) and expected.within_s}
@@ -128,7 +130,8 @@ def delay_s(record, rank, alternatives):
 
 
 def worst_delay_s(record, expectation):
-    """Of all ranks; where nothing is expected of any, until no process was left."""
+    """Returns the longest delay of all ranks. If nothing is expected of any rank, the delay lasts
+    until no process is left."""
     if record.fault_s is None:
         return 0.0
     delays = [delay_s(record, rank, row) for rank, row in expectation.items()]
@@ -138,13 +141,14 @@ def worst_delay_s(record, expectation):
 
 
 def longest_bound_s(expectation):
-    """Of all that is expected."""
+    """Returns the longest bound of all expectations."""
     return max((expected.within_s for row in expectation.values() for expected in row
                 if getattr(expected, "within_s", None)), default=0.0)
 
 
 def judge(expectation, record):
-    """`expectation`: rank to a tuple of alternatives. A kind without a fault has no fault time."""
+    """Returns the verdict. `expectation`: rank to a tuple of alternatives. The record of a kind
+    without a fault has no fault time."""
     problems = list(record.trouble)
     if record.hung:
         problems.append("hang: the job had to be killed")
@@ -166,9 +170,10 @@ def judge(expectation, record):
             problems.append(f"rank {rank} died of {end['signal']}")
     victims = {rank for rank, row in expectation.items() if isinstance(row[0], Anything)}
     for blamed, ranks in record.blamed:
-        # Where another host has a victim, too, survivors of that one may end before this host's.
+        # If another host has a victim too, survivors there may end before this host's victim.
         if victims and victims <= ranks and blamed not in {None, *victims}:
-            # Who has closed its sockets may still be ending when the others have ended.
+            # A rank that has closed its sockets may end a little later than the ranks that noticed
+            # it.
             early_s = (min(record.ends[rank]["seconds"] for rank in victims & ranks) -
                        record.ends[blamed]["seconds"])
             if early_s > 0.1:

@@ -9,8 +9,8 @@ import time
 import chaos_plan
 from chaos_plan import Anything, Right, Told
 
-# A death on this host or the next is told by the end of a socket: milliseconds, but for a machine
-# that is busy with other jobs.
+# The end of a socket tells other ranks of a death, on the same host or another. This takes
+# milliseconds, unless other jobs keep the machine busy.
 DEATH_SECONDS = 2.0
 
 
@@ -19,27 +19,27 @@ class CannotRun(Exception):
 
 
 class Kind:
-    """One kind of harm. Has no state: what is drawn is in the plan, what happens in the job."""
+    """One kind of harm. It has no state: the plan has the drawn values, the job what happens."""
 
     name = ""
     worlds = chaos_plan.WORLDS
     min_ranks = 2
-    limit_s = 45.0  # Longer is a hang.
+    limit_s = 45.0  # A longer case counts as hung.
 
     def draw(self, plan, rng):
-        """Adds to the plan whom it hits, here one rank, and when."""
+        """Adds to the plan the victims (here one rank) and the time."""
         plan.victims = [rng.randrange(plan.ranks)]
 
     def prepare(self, _plan, _job):
-        """Before the job is started: more words for every rank's command line."""
+        """Runs before the job is started; returns more words for every rank's command line."""
         return []
 
     def inject(self, plan, job):
-        """Does the harm, while the job runs."""
+        """Does the harm while the job runs."""
 
     def expect(self, plan):
-        """Rank to a tuple of alternatives, of which one has to come true: here that the others hear
-        of the death of the victims."""
+        """Returns, for each rank, a tuple of alternatives of which one has to come true; here that
+        the others are told of the death of the victims."""
         return others_are(plan, Told(("PeerLost",), DEATH_SECONDS, tuple(plan.victims)))
 
 
@@ -48,13 +48,13 @@ def all_ranks(plan, *alternatives):
 
 
 def others_are(plan, *alternatives):
-    """Nothing is expected of the victims."""
+    """Expects these alternatives of all ranks but the victims, and nothing of the victims."""
     return {rank: (Anything(),) if rank in plan.victims else alternatives
             for rank in range(plan.ranks)}
 
 
 def actor_arguments(plan, act, **more):
-    """One rank, the victim, does the harm itself."""
+    """Returns the words by which the victim, a rank, does the harm itself."""
     words = ["--actor", plan.victims[0], "--act", act]
     for name, value in more.items():
         words += [f"--act-{name}", value]
@@ -62,7 +62,7 @@ def actor_arguments(plan, act, **more):
 
 
 def kill_after(plan, job, has_come):
-    """The first victim, some time after what was waited for, if that has come."""
+    """If `has_come`, kills the first victim after the plan's delay."""
     if has_come:
         time.sleep(plan.details["delay_s"])
         job.signal(plan.victims[0], signal.SIGKILL)
@@ -109,7 +109,7 @@ class KillTwo(Kill):
             first_s = job.record.fault_s
             time.sleep(plan.details["gap_s"])
             job.signal(plan.victims[1], signal.SIGKILL)
-            # The others may have heard of the first already.
+            # The others may have been told of the first death already.
             job.struck(first_s)
 
 
@@ -117,7 +117,7 @@ class KillJoining(Kind):
     """SIGKILL of a rank while it joins, or while it waits for one that comes late."""
 
     name = "kill-joining"
-    worlds = chaos_plan.LAUNCHED  # Without one, nobody knows of a rank that never came.
+    worlds = chaos_plan.LAUNCHED  # Without a launcher, nobody knows of a rank that never came.
 
     def draw(self, plan, rng):
         super().draw(plan, rng)
@@ -203,8 +203,8 @@ class KillForked(Kind):
     """SIGKILL of a rank with a forked child, which holds all its sockets."""
 
     name = "kill-forked"
-    worlds = chaos_plan.LAUNCHED  # Which end the child.
-    min_ranks = 3  # So that its host has another rank, which sees the process and tells the others.
+    worlds = chaos_plan.LAUNCHED  # The launchers end the child.
+    min_ranks = 3  # Its host has another rank then, which sees its end and tells the others.
 
     def draw(self, plan, rng):
         super().draw(plan, rng)
@@ -219,7 +219,7 @@ class KillForked(Kind):
 
 
 class ByItself(Kind):
-    """A rank does something to the job in the middle of it."""
+    """A rank harms the job in the middle of it."""
 
     act = ""
 
@@ -298,12 +298,13 @@ class StopLong(StopShort):
     def inject(self, plan, job):
         super().inject(plan, job)
         if job.record.fault_s is not None:
-            # The others are to be told while the rank is stopped, and it soon after.
+            # The others must be told while the rank is stopped, and the stopped rank soon after.
             job.struck(job.record.fault_s - plan.details["stopped_s"])
 
     def expect(self, plan):
-        # Who waits for somebody who waits for the stopped rank may name either, but says both. An
-        # operation that the rank has left to its kernel may end yet, before the one that does not.
+        # A rank that waits for a rank that itself waits for the stopped one may name either,
+        # but its text has both. An operation that the stopped rank has handed to its kernel
+        # may still complete, before the operation that does not.
         told = all_ranks(plan, Told(("Timeout",), plan.details["stopped_s"],
                                     says=rf"rank {plan.victims[0]}\b"))
         told[plan.victims[0]] = (Told(("Timeout", "PeerLost", "Aborted"),
@@ -350,11 +351,12 @@ class Elastic(Kind):
     def draw(self, plan, rng):
         deaths = rng.randrange(1, 4)
         plan.restarts = deaths
-        # In the steps, when the others meet again, and when the new process comes.
+        # Deaths during the steps, while the others meet again, and while the new process comes.
         plan.details = {"kills": [rng.randrange(plan.ranks) for _ in range(deaths)],
                         "gaps_s": [round(rng.choice((0.0, 0.05, 1.0)) + rng.uniform(0.0, 0.15), 4)
                                    for _ in range(deaths)]}
-        # So that the last one dies before all have ended: then nobody would be there to meet.
+        # The last death must come before all ranks have ended: afterwards no process would be left
+        # to meet.
         plan.seconds = 2.0 + sum(plan.details["gaps_s"])
 
     def prepare(self, _plan, _job):

@@ -17,18 +17,20 @@ from chaos_plan import LAUNCHED, Right, Told
 
 DISAGREEMENT_SECONDS = 2.0
 LIMIT_SECONDS = 5.0
-# A host that is gone, unlike a process, is noticed by its silence.
+# Other ranks notice a lost host, unlike a dead process, only by its silence.
 SILENCE_SECONDS = 10.0
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", *ROOTED)
-# The collectives of which a field can differ. A message that nobody receives is no disagreement.
+# The collectives in which ranks can disagree on a field. A message that nobody receives is no
+# disagreement.
 FIELDS = {"root": ROOTED, "op": REDUCING, "count": (*COLLECTIVES, "send/recv"),
           "dtype": (*COLLECTIVES, "send/recv"), "collective": (*COLLECTIVES, "barrier"),
           "order": (*COLLECTIVES, "barrier")}
 
-# Whoever lacks something may say so, and the others that it has; nobody waits for a timeout.
+# The rank that lacks something may report this itself, and the others report that it does; nobody
+# waits for a timeout.
 SHORTAGES = ("PeerLost", "Aborted", "Refused", "SystemError", "OutOfMemory")
 
 
@@ -69,14 +71,15 @@ class Wrong(ByItself):
     def expect(self, plan):
         types = ["Refused", "Mismatch"]
         if plan.world == "two_hosts" and plan.details["setting"] == "key":
-            # From another host nobody can prove to be a rank without the key: only that its
-            # process has ended is known, from its launcher.
+            # Without the key, nobody on another host can prove to be a rank: its launcher tells
+            # only that its process has ended.
             types.append("PeerLost")
         return all_ranks(plan, Told(tuple(types), 2.0))
 
 
 def pids_group(name):
-    """A new control group that can limit the number of threads; None where that is not allowed."""
+    """Creates a control group that can limit the number of threads; returns None if not
+    permitted."""
     for parent in ("/sys/fs/cgroup/pids", "/sys/fs/cgroup"):
         group = pathlib.Path(parent, name)
         try:
@@ -122,13 +125,13 @@ class Limit(ByItself):
 
     def expect(self, plan):
         expected = all_ranks(plan, Right(), Told(SHORTAGES, LIMIT_SECONDS))
-        # The program itself allocates, too.
+        # The program itself allocates, too, and its own allocation may fail.
         expected[plan.victims[0]] = (Right(), Told((*SHORTAGES, "std::exception"), LIMIT_SECONDS))
         return expected
 
 
 def listeners_of(pids):
-    """Addresses at which these processes take connections on this host."""
+    """Returns the addresses at which these processes accept connections on this host."""
     inodes = set()
     for pid in pids:
         try:
@@ -153,7 +156,7 @@ def listeners_of(pids):
 
 
 def connect(address):
-    """A connection that does not wait for the other side; None if there is none."""
+    """Connects without waiting for the other side; returns None if that fails."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     connection = socket.socket(family, socket.SOCK_STREAM)
     connection.settimeout(0.2)
@@ -189,7 +192,7 @@ class Flood(Kind):
         if plan.details["target"] == "launcher":
             self._attack(plan, job, listeners_of([job.started[0].pid]))
             return
-        # Ranks listen for tcp only when all have come: the late one is then held up once more.
+        # Ranks listen for tcp only when all have come, so the late one is stopped once more.
         late = plan.victims[0]
         ranks = [job.pid(rank) for rank in plan.others()]
         if plan.world == "tcp" and job.wait_until("acts", [late]):
@@ -206,7 +209,7 @@ class Flood(Kind):
         rubbish = random.Random(plan.seed).randbytes(plan.details["bytes"])
         for address in itertools.islice(itertools.cycle(addresses), plan.details["connections"]):
             if connection := connect(address):
-                job.undo.append(connection.close)  # It stays until the job has ended.
+                job.undo.append(connection.close)  # It stays open until the job has ended.
                 try:
                     connection.send(rubbish)
                 except OSError:
@@ -244,7 +247,7 @@ class Network(Kind):
 
     @staticmethod
     def _hears(plan, rank):
-        """Whether packets of the other host still reach the rank's."""
+        """Whether packets of the other host still reach the host of this rank."""
         harm = plan.details["harm"]
         return harm.startswith("drop to") and harm != f"drop to {plan.host_of(rank)}"
 

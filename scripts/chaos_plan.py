@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What is drawn for a case of ./dev chaos, and what has to become of its ranks."""
+"""Draws the plan of a case of ./dev chaos, and defines the possible expectations of its ranks."""
 
 import dataclasses
 import random
@@ -9,7 +9,7 @@ import random
 # "bare": without a launcher; rank 0 hosts the store in which the ranks meet.
 WORLDS = ("shm", "tcp", "ucx", "two_hosts", "bare")
 LAUNCHED = ("shm", "tcp", "ucx", "two_hosts")
-# What may be set for all ranks of a job; mostly nothing.
+# Settings that a job may draw for all of its ranks; mostly none.
 SETTINGS = {"STRETTO_PROGRESS_THREAD": (None, None, "always", "never"),
             "STRETTO_SINGLE_COPY": (None, None, None, "always"),
             "STRETTO_STREAMS": (None, None, "3"),
@@ -26,8 +26,8 @@ class Plan:
     ranks: int
     timeout_s: float = 25.0
     join_timeout_s: float = 25.0
-    seconds: float = 60.0  # After which the ranks would end by themselves.
-    restarts: int = 0  # Of failed ranks, by each launcher.
+    seconds: float = 60.0  # After this time the ranks end by themselves.
+    restarts: int = 0  # How often each launcher restarts failed ranks.
     victims: list = dataclasses.field(default_factory=list)
     details: dict = dataclasses.field(default_factory=dict)
     environment: dict = dataclasses.field(default_factory=dict)
@@ -39,7 +39,8 @@ class Plan:
         return rank * 2 // self.ranks if self.world == "two_hosts" else 0
 
     def replay_command(self, rate=0, congestion_control="cubic"):
-        """`rate` and congestion control: of the links between hosts, as the options say them."""
+        """Returns the command that repeats this case. `rate` and `congestion_control` describe the
+        links between hosts, in the words of the options."""
         shaped = f" --rate {rate:g}" if rate and self.world == "two_hosts" else ""
         if congestion_control != "cubic" and self.world == "two_hosts":
             shaped += f" --congestion-control {congestion_control}"
@@ -56,9 +57,9 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Right:
-    """The rank ends as if nothing had happened; or, after losses, in a group of `size` ranks.
+    """The rank ends as if nothing had happened or, after losses, in a group of `size` ranks.
 
-    It has joined, or has that group, so soon after the (last) fault.
+    It has joined, or has that group, within `within_s` seconds after the (last) fault.
     """
 
     size: int = 0
@@ -67,11 +68,11 @@ class Right:
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """The rank gets an error soon after the fault."""
+    """The rank gets an error within `within_s` seconds after the fault."""
 
     types: tuple
     within_s: float
-    names: tuple = ()  # The ranks of which one must be named; empty: anybody, or nobody.
+    names: tuple = ()  # The error must name one of these ranks; empty: any rank or none.
     says: str = ""  # A regular expression that the text must match.
 
 
@@ -81,7 +82,7 @@ class Anything:
 
 
 def draw(kind, seed):
-    """The plan of a case of a kind (see chaos_kinds.py)."""
+    """Draws the plan of a case of a kind (see chaos_kinds.py)."""
     rng = random.Random(f"{kind.name} {seed}")
     world = rng.choice(kind.worlds)
     ranks = rng.choice([count for count in ((2, 4, 6) if world == "two_hosts" else range(2, 7))
@@ -91,7 +92,7 @@ def draw(kind, seed):
     for name, values in SETTINGS.items():
         if (value := rng.choice(values)) is not None:
             plan.environment[name] = value
-    # Where rank 0 makes the key, it has gone through the network; and UCX encrypts nothing.
+    # If rank 0 makes the key, the key has crossed the network; and UCX does not encrypt.
     if world in ("bare", "ucx"):
         plan.environment.pop("STRETTO_ENCRYPTION", None)
     for name, value in plan.details.items():

@@ -36,7 +36,7 @@ def end(signal=None, told_to_end=False, seconds=1.0):
 
 
 def killed_job():
-    """Of three ranks; rank 1 was killed at 10 s, as all promises want it."""
+    """The record of a job of three ranks that keeps all promises: rank 1 was killed at 10 s."""
     events = [event(rank, "joined", 9.0) for rank in range(3)]
     return chaos_judge.Record(events=events + [error(0, 10.1), error(2, 10.2)], fault_s=10.0,
                               ended_s=10.5, ends={0: end(), 1: end("SIGKILL"), 2: end()})
@@ -125,7 +125,8 @@ class DrawTest(unittest.TestCase):
 
 class JudgeTest(unittest.TestCase):
     def broken(self, change, record=None, expectation=None):
-        """What is said of a job that was right before it was changed."""
+        """Returns the problems reported for a correct job after `change` has modified its
+        record."""
         record = record or killed_job()
         expectation = expectation or KILLED
         self.assertEqual(chaos_judge.judge(expectation, record).problems, [])
@@ -168,7 +169,7 @@ class JudgeTest(unittest.TestCase):
         self.assertIn("number that only the library", self.of_error(0, text=TEXT + " #4026531840"))
         self.assertIn("control characters", self.of_error(0, text=TEXT + "\x1b[31m"))
         self.assertIn("a bug in the library", self.of_error(0, type="InternalError"))
-        # Of a rank that others have told, while it was further than they.
+        # The error of a rank that had got further than the rank that told it of the loss.
         early = "rank 1 gave up: rank 1: while setting up the communicator: lost rank 2 (tcp)"
         self.assertEqual(list(chaos_judge.check_text(error(0, 10.1, text=early))), [])
 
@@ -202,7 +203,7 @@ class JudgeTest(unittest.TestCase):
 
         self.assertIn("says that rank 2 failed first", self.broken(blame))
         self.assertEqual("", self.broken(lambda record: record.blamed.append((1, {0, 1, 2}))))
-        # The launcher of another host knows no better.
+        # The launcher of another host has no better information.
         self.assertEqual("", self.broken(lambda record: record.blamed.append((2, {2, 3}))))
 
     def test_a_launcher_that_lingers(self):
@@ -278,7 +279,8 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(chaos.parse([]).minutes, 1)
 
     def run_where_only_shm_is(self, *arguments):
-        """The status and what was said, without a job."""
+        """Returns the status and the output of the program where only shared memory is usable. No
+        job runs."""
         said = io.StringIO()
         with unittest.mock.patch.object(chaos, "usable_worlds", return_value=({"shm"}, [])), \
                 unittest.mock.patch.object(chaos, "Runner"), contextlib.redirect_stdout(said):

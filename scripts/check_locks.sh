@@ -2,9 +2,9 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# For ./dev check: Clang looks at who holds which lock (stretto/base/mutex.h) in every source that
-# takes one; in those that include libtorch, if the folder of its TorchConfig.cmake is given. Fails
-# if it finds something, and if it does not find what is wrong on purpose.
+# For ./dev check: Clang checks who holds which lock (stretto/base/mutex.h) in every source that
+# takes one. Sources that include libtorch are checked only if the argument names the folder of its
+# TorchConfig.cmake. Fails if Clang finds an error, or misses a deliberate one.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -29,20 +29,21 @@ import header_check
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build/check"
 CACHE = ROOT / "build/tidy"
-COUNT = 40  # At most so many, and none is begun after so many seconds.
+COUNT = 40  # At most so many sources, and none is begun after so many seconds.
 SECONDS = 50.0
 CLANG, CLANG_TIDY = "clang++-14", "clang-tidy-14"
-# What g++ knows and clang does not, and what clang would warn of: the build is judge of warnings.
+# Options that only g++ knows, and warnings, which the build checks.
 _GCC_ONLY = re.compile(r"-f(?:pch-preprocess|no-gnu-unique)|-W.*")
 
 
 def _sources() -> dict[str, list[str]]:
-    """Every source of ours that the build compiles: its precompiled header, then its flags."""
+    """Returns, for every source of ours that the build compiles, its precompiled header and its
+    flags."""
     found = {}
     for entry in json.loads((BUILD / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["file"])
         paths = [path]
-        if "/Unity/" in entry["file"]:  # Of several sources.
+        if "/Unity/" in entry["file"]:  # This file includes several sources.
             paths = [pathlib.Path(each) for each in
                      re.findall(r'#include "(.*)"', path.read_text() if path.exists() else "")]
         paths = [each for each in paths if ROOT in each.parents and BUILD not in each.parents]
@@ -61,7 +62,7 @@ def _sources() -> dict[str, list[str]]:
 
 
 def _precompile(flags: list[str]) -> list[str]:
-    """clang's own precompiled header in the place of that of g++."""
+    """Replaces the precompiled header of g++ by one that clang makes."""
     header, flags = flags[0], flags[1:]
     if not header:
         return flags
@@ -101,8 +102,8 @@ def _read_arguments() -> argparse.Namespace:
 
 
 def look(paths: list[str], problem: Callable[[str], str], seconds: float) -> dict[str, str]:
-    """What each path's problem is, empty if none, of as many as there is time for: at least one for
-    each worker."""
+    """Returns the problem of each path (empty if none) that there is time for: at least one path
+    for each worker."""
     began = time.monotonic()
 
     def look_in_time(number: int) -> str | None:
@@ -131,7 +132,7 @@ def main() -> int:
     paths = arguments.paths or paths
     count = len(paths) if is_unbounded else COUNT
     recent = [path for path in paths[count:] if path in ages]
-    # Not counted as time: a precompiled header takes longer than ten sources.
+    # This time is not counted: a precompiled header takes longer than ten sources.
     flags = {path: _precompile(sources[path]) for path in paths[:count] + recent}
     tidied = look(paths[:count], lambda path: _tidy(path, flags[path]), seconds)
     for path, text in tidied.items():

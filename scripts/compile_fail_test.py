@@ -1,8 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""tests/compile_fail/wrong.cc compiles as it is. With the names defined that it tests, the compiler
-complains inside each of their blocks, as the line says that begins the block."""
+"""tests/compile_fail/wrong.cc compiles unchanged. With each of its test names defined, the compiler
+reports an error inside the block of that name, which matches the first line of the block."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ COMPILER = install_test.CACHE["CMAKE_CXX_COMPILER:FILEPATH"]
 
 def compiled(*names):
     version = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=True)
-    # g++ says only when asked which part of a concept does not hold, and clang not all errors.
+    # Without this option g++ does not say which part of a concept fails, and clang not all errors.
     more = "-ferror-limit=0" if "clang" in version.stdout else "-fconcepts-diagnostics-depth=5"
     flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror=unused-result", more]
     return subprocess.run(

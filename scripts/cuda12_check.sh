@@ -2,10 +2,11 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# Builds what is for GPUs with nvcc 12 and links it: Python's packages have the headers and the
-# library of CUDA 12 but no nvcc, so that comes from Debian 13 (non-free, under NVIDIA's license).
+# Builds the GPU code with nvcc 12 and links it. PyPI has the headers and the library of CUDA 12 but
+# no nvcc, so nvcc comes from Debian 13 (non-free, under NVIDIA's license).
 #   scripts/cuda12_check.sh [FOLDER]
-# Takes all that (110 MB) to FOLDER (build/cuda12) where it is not there yet; installs nothing.
+# Downloads all of these (110 MB) to FOLDER (default: build/cuda12) if they are not there yet;
+# installs nothing.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -14,7 +15,7 @@ debian_package=http://deb.debian.org/debian/pool/non-free/n/nvidia-cuda-toolkit/
 nvidia-cuda-toolkit_12.4.131~12.4.1-2_amd64.deb
 debian_sha256=cd5fe85aee38d108b315f408a688641478f2402622a10c677478eb7a6c4e5319
 
-# The folders that an installer of NVIDIA's would make.
+# Creates the folders that NVIDIA's installer would create.
 fill_toolkit() {
   local packages=$folder/packages toolkit=$folder/toolkit name
   mkdir -p "$packages" "$toolkit"/{bin,include,nvvm/bin,nvvm/libdevice}
@@ -39,7 +40,7 @@ PATH += $(TOP)/nvvm/bin:$(_HERE_):
 INCLUDES += "-I$(TOP)/include" $(_SPACE_)
 LIBRARIES =+ $(_SPACE_) "-L$(TOP)/lib"
 TEXT
-  # Last, as it is what is looked for.
+  # nvcc comes last, because its presence means that the toolkit is complete.
   cp "$packages/debian/usr/lib/nvidia-cuda-toolkit/bin/nvcc" "$toolkit/bin"
 }
 

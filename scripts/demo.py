@@ -21,15 +21,16 @@ import demo_report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Losses of different numbers of processes differ by rounding: gradients are sums in another order.
-# That is some 1e-6 for these models; a wrong gradient shows within a few steps as 0.01 and more.
+# Losses of different numbers of processes differ by rounding, because gradients are summed in
+# another order: by some 1e-6 for these models. A wrong gradient causes differences of 0.01 and more
+# within a few steps.
 LOSS_TOLERANCE = 1e-4
 WARM_UP_STEPS = 5
 RUN_TIMEOUT_SECONDS = 300
 
 
 class DemoError(Exception):
-    """Something that the demo claims does not hold; the text says what."""
+    """A claim of the demo is false; the text says which."""
 
 
 @dataclasses.dataclass
@@ -81,7 +82,7 @@ def find_program(build_dir, name):
 
 
 def shown_path(path):
-    """As short as a person would type it."""
+    """Returns the path as short as a person would type it."""
     path = pathlib.Path(path).resolve()
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
@@ -104,7 +105,7 @@ def read_record(run, lines):
         elif entry.get("event") == "end":
             run.end = entry
         else:
-            # JSON has no NaN: a loss that is none is written as null.
+            # JSON has no NaN, so a loss that is NaN is written as null.
             entry["loss"] = float("nan") if entry["loss"] is None else entry["loss"]
             run.steps.append(entry)
 
@@ -158,7 +159,8 @@ def train(options, processes):
 
 
 def summarize(run, reference):
-    """The numbers of a run that the report shows. Times are per step, without the warm-up."""
+    """Returns the numbers of a run that the report shows. Times are per step, without the
+    warm-up."""
     exposed = run.column("exposed_seconds")[WARM_UP_STEPS:]
     communication = run.column("communication_seconds")[WARM_UP_STEPS:]
     step = run.column("step_seconds")[WARM_UP_STEPS:]
@@ -184,7 +186,7 @@ def summarize(run, reference):
 
 
 def check(summaries):
-    """What the demo claims, as sentences. Raises DemoError if one of them does not hold."""
+    """Returns the demo's claims as sentences. Raises DemoError if one of them is false."""
     claims = []
     for item in summaries[1:]:
         count, equal, steps = item["processes"], item["steps_with_equal_parameters"], item["steps"]
@@ -207,7 +209,8 @@ def check(summaries):
 
 
 def communication_text(item):
-    """What communication took, and what it cost: neither is a part of the other."""
+    """Describes how long communication took and how much time it added: neither is a part of the
+    other."""
     return (f"{item['processes']} processes: a step took {item['step_seconds'] * 1e3:.1f} ms; from "
             "the first bucket to the last, communication took "
             f"{item['communication_seconds'] * 1e3:.1f} ms; it cost the step "

@@ -1,22 +1,23 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of ./dev demo, and its numbers."""
+"""Draws the report of ./dev demo and writes its numbers."""
 
 import html
 import json
 import math
 import os
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 400, 64, 12, 12, 44  # Of a chart.
-GAP, HEAD = 24, 72  # Between the charts of the picture, and what is above them.
-COLOURS = ("#8a8f98", "#2f7fc1", "#d9541e", "#3c9a5f", "#8a6bc0")  # Of 1 process and of more.
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 400, 64, 12, 12, 44  # Of one chart.
+GAP, HEAD = 24, 72  # Between charts, and above each.
+COLOURS = ("#8a8f98", "#2f7fc1", "#d9541e", "#3c9a5f", "#8a6bc0")  # For 1 process and for more.
 PART_COLOURS = ("#d9541e", "#7fb0d8")
 STYLE = """svg{color:#1f2328;font-family:sans-serif}svg text{fill:currentColor;font-size:12px}
 .grid{stroke:#8884}.line{fill:none;stroke-width:2}"""
 
 
 def scale(values, begin, end, room):
-    """From values to pixels, logarithmically, with room for a factor at both ends."""
+    """Returns a logarithmic scale from values to pixels, with a factor `room` of space at both
+    ends."""
     low, high = math.log(min(values) / room), math.log(max(values) * room)
     return lambda value: begin + (math.log(value) - low) / (high - low) * (end - begin)
 
@@ -42,8 +43,8 @@ def axes(x_scale, y_scale, steps, ys, unit):
 
 
 def steps_drawing(lines, colours, unit):
-    """Lines ({name: values}) over the steps of a training; the vertical axis is logarithmic. The
-    lines may lie on each other: they are broken, so that all are seen."""
+    """Draws lines ({name: values}) over the steps of a training; the vertical axis is logarithmic.
+    The lines may overlap, so they are dashed to keep all visible."""
     ys = [y for line in lines.values() for y in line]
     last = max(map(len, lines.values())) - 1
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10 ** 9)
@@ -60,8 +61,8 @@ def steps_drawing(lines, colours, unit):
 
 
 def bars_drawing(stacks, colours, names, notes, unit):
-    """Bars from zero: of each part ({name: a value for each bar}) a piece, one upon the other; with
-    a name below each bar and a note above it."""
+    """Draws stacked bars from zero: each part ({name: a value for each bar}) is a piece of the bar,
+    with a name below each bar and a note above it."""
     tops = [sum(values) for values in zip(*stacks.values())]
     y_scale = linear(0, 1.25 * max(*tops, 1e-9), HEIGHT - BOTTOM, TOP)
     width = (WIDTH - LEFT - RIGHT) / len(names)
@@ -81,13 +82,13 @@ def bars_drawing(stacks, colours, names, notes, unit):
 
 
 def differences(run, reference):
-    floor = 1e-9  # A difference of zero has no place on a logarithmic axis.
+    floor = 1e-9  # A logarithmic axis cannot show a difference of zero.
     return [max(abs(ours - theirs), floor)
             for ours, theirs in zip(run.column("loss"), reference.column("loss"))]
 
 
 def charts(runs, summaries):
-    """(title, drawing, colours and names of what it draws)"""
+    """Returns (title, drawing, colours and names of the lines) for each chart."""
     losses = {run.label(): run.column("loss") for run in runs}
     apart = {run.label(): differences(run, runs[0]) for run in runs[1:]}
     speeds = [item["samples_per_second"] for item in summaries]
@@ -121,7 +122,8 @@ def said(start):
 
 
 def picture(start, drawn):
-    """The charts as one SVG, two beside each other, with the names of lines below their titles."""
+    """Returns the charts as one SVG, two side by side, with the names of lines below their
+    titles."""
     width, height = 2 * WIDTH + 3 * GAP, 2 * (HEIGHT + HEAD + GAP) + HEAD
     parts = [f'<rect width="{width}" height="{height}" fill="#fff"/>'
              f'<text x="{GAP}" y="34" style="font-size:24px;font-weight:600">One model, one curve, '
@@ -141,7 +143,7 @@ def picture(start, drawn):
 
 
 def write(folder, runs, summaries, claims):
-    """Writes report.svg and summary.json; returns the path of the first."""
+    """Writes report.svg and summary.json; returns the path of report.svg."""
     path = folder / "report.svg"
     path.write_text(picture(runs[0].start, charts(runs, summaries)), encoding="utf-8")
     (folder / "summary.json").write_text(

@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tests of what ./dev demo shows."""
+"""Tests of the report of ./dev demo."""
 
 import pathlib
 import tempfile
@@ -40,7 +40,7 @@ class ReportTest(unittest.TestCase):
     def test_the_cost_of_communication_is_no_share_of_its_time(self):
         run = run_of(2, 0)
         for step in run.steps:
-            step["exposed_seconds"] = 0.004  # More than from the first bucket to the last.
+            step["exposed_seconds"] = 0.004  # Longer than from the first bucket to the last.
         text = demo.communication_text(demo.summarize(run, run))
         self.assertIn("took 2.0 ms; it cost the step 4.0 ms", text)
         self.assertNotIn("%", text)

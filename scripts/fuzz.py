@@ -23,7 +23,7 @@ BUILD = ROOT / "build/fuzz"
 
 
 def run(program: pathlib.Path, seconds: int) -> tuple[str, bool, str]:
-    """The target's name, whether it has found nothing, and what it has printed."""
+    """Returns the target's name, whether it has found nothing, and its output."""
     folders = [BUILD / "corpora" / program.name, ROOT / "tests/corpora" / program.name]
     folders[0].mkdir(parents=True, exist_ok=True)
     done = subprocess.run(

@@ -30,20 +30,20 @@ import time
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 NO_GPU = 77
 LAST_LINES = 12
-ON_ONE_GPU = {"STRETTO_DEVICE": "0"}  # Else ranks take the GPUs of a machine by turns.
+ON_ONE_GPU = {"STRETTO_DEVICE": "0"}  # Otherwise the ranks are distributed over the machine's GPUs.
 GREATEST_BUFFER_BYTES = 12 << 30
-MOST_ADDED_US = 50  # By stretto to an all_reduce of NCCL.
+MOST_ADDED_US = 50  # The most that stretto may add to an all_reduce of NCCL.
 
 
 @dataclasses.dataclass
 class Part:
-    """A command and how long it may take; `needs` are programs without which it is left out."""
+    """A command and its time limit. It is left out if a program in `needs` is missing."""
     name: str
     command: list
     seconds: float
     environment: dict = dataclasses.field(default_factory=dict)
     needs: list = dataclasses.field(default_factory=list)
-    judge: object = lambda facts: ""  # Says what is wrong with what it has measured.
+    judge: object = lambda facts: ""  # Returns what is wrong with the measured facts, or "".
 
 
 @dataclasses.dataclass
@@ -56,7 +56,7 @@ class Outcome:
 
 
 def find_gpus(driver="libcuda.so.1"):
-    """The names of the GPUs, or why there are none."""
+    """Returns the names of the GPUs, or why there are none."""
     try:
         cuda = ctypes.CDLL(driver)
     except OSError as error:
@@ -74,7 +74,7 @@ def find_gpus(driver="libcuda.so.1"):
 
 
 def memory_of_first_gpu(driver="libcuda.so.1"):
-    """Its bytes; find_gpus() has found it."""
+    """Returns the bytes of the first GPU, after find_gpus() has found one."""
     total = ctypes.c_size_t()
     error = ctypes.CDLL(driver).cuDeviceTotalMem_v2(ctypes.byref(total), 0)
     if error:
@@ -83,13 +83,13 @@ def memory_of_first_gpu(driver="libcuda.so.1"):
 
 
 def buffer_bytes(gpu_bytes, ranks):
-    """What each of so many ranks may have at once of such a GPU, with room for what else is there.
-    """
+    """Returns the buffer size for each of `ranks` ranks that share such a GPU, leaving room for
+    other memory."""
     return min(GREATEST_BUFFER_BYTES, gpu_bytes * 6 // 10 // ranks)
 
 
 def run(part, seconds):
-    """Runs a part, and ends all that it has started after that time."""
+    """Runs a part, and after `seconds` kills all processes that it has started."""
     missing = [program for program in part.needs if shutil.which(program) is None]
     if missing:
         return Outcome(part.name, "left out", detail=f"there is no {missing[0]}")
@@ -120,7 +120,7 @@ def run(part, seconds):
 def facts_of(output):
     facts = []
     for line in output.splitlines():
-        # Ranks' lines begin with their numbers.
+        # Each line of a rank begins with the rank's number.
         match = re.search(r"\{\".*\}$", line)
         try:
             facts += [json.loads(match.group())] if match else []
@@ -130,12 +130,13 @@ def facts_of(output):
 
 
 def says_skipped(output):
-    """Where there is a GPU, nothing has a reason to be."""
+    """Whether a test was skipped: on a machine with a GPU none should be."""
     return re.search(r"^\[  SKIPPED \]| \.\.\. skipped ", output, re.MULTILINE) is not None
 
 
 def unpack(packages, build):
-    """Unpacks Debian packages that the machine lacks, and tells programs where they are."""
+    """Unpacks Debian packages that the machine lacks, and adds them to the search paths of
+    programs."""
     root = (build / "packages").resolve()
     root.mkdir(parents=True, exist_ok=True)
     for package in sorted(packages.glob("*.deb")):
@@ -176,7 +177,7 @@ def kernel_parts(folder):
              Part("NCCL is found", [nccl, "--gtest_filter=NcclLoading.RealNccl*"], 30,
                   needs=[nccl])]
     for tool in ("memcheck", "racecheck"):
-        # Kernels with a tenth of their speed: those tests that measure none are enough.
+        # The tool makes kernels ten times slower, so only tests that do not measure run with it.
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1", kernels,
                    "--gtest_filter=OnDevice.*Bits*:OnDevice.MemoryIs*"]
         parts.append(Part(f"compute-sanitizer {tool}", command, 60,
@@ -193,9 +194,10 @@ def nccl_alone_part(folder, ranks):
 
 
 def slowness_beside_nccl(facts):
-    """Of short all_reduces, which take the longer by what stretto does besides; gross misses only.
+    """Says which short all_reduces take longer than NCCL's by more than stretto may add; the limit
+    finds only gross slowness.
 
-    A wrong sum ends the program.
+    A wrong sum ends the program, so it needs no check here.
     """
     times = {}
     for fact in facts:
@@ -218,7 +220,7 @@ def training_parts(folder, gpu_bytes):
         return Part(name, [launcher, "run", "-n", count, "--", program, "cuda", *arguments], 45,
                     ON_ONE_GPU | environment, needs=[launcher, program])
 
-    # NCCL takes one rank for a GPU.
+    # NCCL accepts only one rank per GPU.
     return [*codec_parts(folder),
             ranks("NCCL and training, 1 rank", 1, STRETTO_BACKEND="nccl"),
             *(ranks(f"collectives, {count} ranks on one GPU", count, "1024",
@@ -229,7 +231,7 @@ def training_parts(folder, gpu_bytes):
             ranks("training by PyTorch's operators", 2, STRETTO_CUDA_KERNELS="/nowhere"),
             ranks("losses of three models, 2 ranks", 2, "losses"),
             ranks("losses, by our kernels", 2, "losses", STRETTO_BACKEND="cuda"),
-            # Against the same step without communication, and PyTorch's DDP over Gloo.
+            # Compares with the same step without communication, and with PyTorch's DDP over Gloo.
             steps("steps of three models, 2 ranks", folder),
             steps("steps, by our kernels", folder, "--systems", "stretto", "--backend", "cuda"),
             backend_part(folder.parent)]
@@ -261,7 +263,7 @@ def sanitized_collectives(launcher, program):
 
 
 def backend_part(build):
-    """PyTorch's backend, where it is built for this Python."""
+    """The part for PyTorch's backend, if it is built for this Python."""
     module = build / "python" / "stretto" / ("_c" + sysconfig.get_config_var("EXT_SUFFIX"))
     return Part("PyTorch's backend, 1 and 2 ranks",
                 [sys.executable, "-m", "unittest", "-v", "device_test.GpuTest"], 90,
@@ -270,7 +272,7 @@ def backend_part(build):
 
 
 def run_all(parts, seconds):
-    """Runs parts while there is time; the rest counts as failed."""
+    """Runs parts while there is time; the remaining ones count as failed."""
     deadline = time.monotonic() + seconds
     outcomes = []
     for part in parts:

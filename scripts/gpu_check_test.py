@@ -1,8 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tests of what gpu_check.py says where something is missing, fails or hangs, and of the nvcc that
-./dev tells CMake."""
+"""Tests of how gpu_check.py reports missing programs, failures and hangs, and of the nvcc that
+./dev passes to CMake."""
 
 import contextlib
 import io
@@ -19,7 +19,7 @@ import unittest.mock
 
 import gpu_check
 
-# A driver of one GPU, as far as it is asked.
+# A double of the driver with one GPU and only the functions that are called.
 DRIVER = """
 int cuInit(unsigned flags) { return (int)flags; }
 int cuDeviceGetCount(int* count) { *count = 1; return 0; }
@@ -104,14 +104,14 @@ class GpuCheckTest(unittest.TestCase):
             self.assertIn(f"bytes {gpu_check.buffer_bytes(24 << 30, ranks)}", shown)
 
     def dev(self, *arguments, **variables):
-        """How a copy of ./dev ends for which programs of this test's folder come first, and what
-        it has said."""
+        """Runs a copy of ./dev that finds the programs of this test's folder first; returns its
+        exit status and its output."""
         shutil.copytree(gpu_check.SOURCE / "scripts", self.folder / "scripts", dirs_exist_ok=True)
         shutil.copy(gpu_check.SOURCE / "dev", self.folder)
         environment = {name: value for name, value in os.environ.items()
                        if name != "Torch_DIR" and not name.startswith("STRETTO_")}
         environment |= {"PATH": f"{self.folder}:{os.environ['PATH']}"} | variables
-        said = self.folder / "said"  # A pipe would be read until what ./dev leaves has ended, too.
+        said = self.folder / "said"  # A pipe stays open as long as child processes of ./dev live.
         with said.open("w") as output:
             status = subprocess.run([self.folder / "dev", *arguments], env=environment, check=False,
                                     stdout=output, stderr=subprocess.STDOUT).returncode
@@ -119,7 +119,7 @@ class GpuCheckTest(unittest.TestCase):
 
     def test_dev_builds_with_the_nvcc_that_is_there(self):
         self.program("nvcc")
-        for name in ("cmake", "python3"):  # They say what they are told to do, and do nothing.
+        for name in ("cmake", "python3"):  # These doubles print their arguments and do nothing.
             self.program(name, 'echo "$@"')
         for command, log, before in (("build", "configure-release", "-D"),
                                      ("wheel", "wheel", "--config-settings=cmake.define.")):
@@ -135,7 +135,7 @@ class GpuCheckTest(unittest.TestCase):
         self.program("gcc", f"test -e {installed}")
         self.program("nvcc", "exec gcc")
         (self.folder / "build/venv/bin").mkdir(parents=True)
-        self.program("build/venv/bin/python")  # Its pip would install the same nvcc.
+        self.program("build/venv/bin/python")  # With its pip, ./dev would install the same nvcc.
         status, said = self.dev("setup", "--with-cuda", "--without-torch")
         self.assertEqual(status, 0, said)
         self.assertIn(f"STRETTO_NVCC={self.folder}/nvcc", said)
@@ -162,7 +162,7 @@ class GpuCheckTest(unittest.TestCase):
         self.assertRegex(shown, "training, 4 ranks on one GPU *passed")
 
     def beside_nccl(self, with_stretto_us):
-        """Where NCCL alone takes 20 us."""
+        """Judges stretto's time where NCCL alone takes 20 us."""
         def line(system, us):
             return json.dumps({"system": system, "ranks": 1, "bytes": 8, "in_flight": 1, "us": [us],
                                "call_us": [2]})

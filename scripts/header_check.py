@@ -1,7 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Compiles every header on its own, so that who includes one need not know what else to include."""
+"""Compiles every header on its own, so that including one never requires including another
+first."""
 
 import concurrent.futures
 import hashlib
@@ -27,12 +28,12 @@ _TORCH_INCLUDE = re.compile(r'^\s*#\s*include\s+["<](?:torch|ATen|c10)/', re.MUL
 
 
 def workers() -> int:
-    """How many compile at a time: as many as ./dev says."""
+    """Returns the number of parallel compilations: ./dev's setting."""
     return int(os.environ.get("STRETTO_JOBS", os.cpu_count() or 1))
 
 
 def closure(root: pathlib.Path, header: str) -> list[str]:
-    """The header and every file of ours that it includes, directly or not."""
+    """Returns the header and every file of ours that it includes, directly or not."""
     found, waiting = set(), [header]
     while waiting:
         path = waiting.pop()
@@ -53,7 +54,8 @@ def digest(root: pathlib.Path, files: list[str], command: list[str]) -> str:
 
 
 def _torch_flags(torch_dir: str, cache: pathlib.Path) -> list[str]:
-    """With <torch/torch.h> compiled before: it takes ten times longer than a header of ours."""
+    """Returns flags with <torch/torch.h> precompiled: it takes ten times longer than a header of
+    ours."""
     include = pathlib.Path(torch_dir).resolve().parent.parent.parent / "include"
     flags = ["-isystem", str(include), "-isystem", str(include / "torch/csrc/api/include")]
     version = hashlib.sha256("\0".join([COMPILER, *FLAGS, *flags]).encode()).hexdigest()[:16]
@@ -67,7 +69,7 @@ def _torch_flags(torch_dir: str, cache: pathlib.Path) -> list[str]:
 
 
 def _mpi_flags() -> list[str]:
-    """Where MPI's compiler looks for headers; empty where there is none."""
+    """Returns the include flags of MPI's compiler; empty without MPI."""
     if shutil.which("mpicxx") is None:
         return []
     shown = subprocess.run(["mpicxx", "-show"], capture_output=True, text=True, check=True).stdout
@@ -75,7 +77,7 @@ def _mpi_flags() -> list[str]:
 
 
 def problem(root: pathlib.Path, command: list[str]) -> str:
-    """What the command says if it fails, or else how it ended; empty if it succeeds."""
+    """Returns the command's output if it fails, or how it ended; empty if it succeeds."""
     run = subprocess.run(command, cwd=root, capture_output=True, text=True)
     if run.returncode == 0:
         return ""
@@ -84,10 +86,11 @@ def problem(root: pathlib.Path, command: list[str]) -> str:
 
 def check(root: pathlib.Path, headers: list[str], torch_dir: str,
           seconds: float = float("inf")) -> Iterator[tuple[str, str]]:
-    """(header, problem) for each that does not compile. What compiled once is remembered by content
-    in build/tidy. Headers that need libtorch are passed over without `torch_dir`, those that need
-    an MPI where there is none. After `seconds` none is begun: those come first that have changed
-    last, or include what has, and then in an order that every tree draws anew."""
+    """Returns (header, problem) for each header that does not compile. Headers that compiled once
+    are remembered by content in build/tidy. Headers that need libtorch are skipped without
+    `torch_dir`, those that need MPI without an MPI. After `seconds` no compilation begins, so the
+    order matters: headers that changed most recently, or include such files, come first; the rest
+    is in an order that depends on the hash of HEAD's tree."""
     cache = root / "build/tidy"
     cache.mkdir(parents=True, exist_ok=True)
     ages = changes.lately(root)
@@ -96,7 +99,7 @@ def check(root: pathlib.Path, headers: list[str], torch_dir: str,
     mpi_flags = _mpi_flags()
     for header in changes.drawn(root, headers):
         if header.endswith("-inl.h"):
-            continue  # Compiles only inside the source that sets its SIMD target.
+            continue  # It compiles only inside the source that sets its SIMD target.
         files = closure(root, header)
         text = "\n".join((root / path).read_text() for path in files)
         needs_torch, needs_mpi = _TORCH_INCLUDE.search(text), _MPI_INCLUDE.search(text)

@@ -1,8 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Installs this build, looks at what that is, and builds and runs programs against it: by
-find_package with the static and with the shared library, and by pkg-config."""
+"""Installs this build, checks the installed files, and builds and runs programs against them: with
+find_package against the static and the shared library, and with pkg-config."""
 
 import os
 import pathlib
@@ -20,7 +20,7 @@ TORCH_DIR = CACHE.get("Torch_DIR:PATH", "") if os.environ["STRETTO_HAVE_TORCH"] 
 
 
 def output_of(*command, **more):
-    """What a command prints; its failure shows everything that it has said."""
+    """Returns the output of a command; if the command fails, the error shows all of its output."""
     done = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, check=False, **more)
     assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout}"
@@ -31,7 +31,7 @@ SUM = ["rank 0: root 2 is refused, the sum is 1", "rank 1: root 2 is refused, th
 
 
 def declared_functions(header):
-    """Names of the functions that a header declares outside of classes and does not define."""
+    """Returns the functions that a header declares outside of classes and does not define."""
     text = re.sub(r"//[^\n]*", "", header.read_text())
     for start in re.finditer(r"^(?!inline|constexpr|using)[a-zA-Z][\w:<>,&* ]*[ &*](\w+)\(", text,
                              re.MULTILINE):
@@ -60,7 +60,8 @@ class InstallTest(unittest.TestCase):
 
     def test_find_package(self):
         built = self.folder / "built"
-        # PyTorch's own package file ends where it was built with CUDA, and no toolkit is there.
+        # PyTorch's own package file fails if PyTorch was built with CUDA and no CUDA toolkit is
+        # there.
         output_of("cmake", "-S", SOURCE / "tests/install", "-B", built, "-G", "Ninja",
                   "-DCMAKE_DISABLE_FIND_PACKAGE_Torch=ON",
                   f"-DCMAKE_PREFIX_PATH={self.prefix}",
@@ -101,7 +102,7 @@ class InstallTest(unittest.TestCase):
                  for line in output_of("nm", "-DC", "--defined-only", library).splitlines()]
         for header in (SOURCE / "include").rglob("*.h"):
             if "torch" in header.relative_to(SOURCE / "include").parts:
-                continue  # Needs the static library.
+                continue  # It needs the static library.
             for name in declared_functions(header):
                 with self.subTest(header=header.name, function=name):
                     self.assertTrue(any(re.search(rf"::{name}[(<[]", symbol) for symbol in shown))

@@ -1,11 +1,10 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The manifests of examples/kubernetes, with network namespaces as pods.
+"""Tests of the manifests of examples/kubernetes, with network namespaces as pods.
 
 Each pod runs the command of its container, with the variables and names that JobSet and the MPI
-operator give it; names become known only after the pods have started, as those of a headless
-service do.
+operator set. As with a headless service, names become known only after the pods have started.
 """
 
 import os
@@ -26,7 +25,8 @@ BUILD = pathlib.Path(os.environ["STRETTO_BUILD_DIR"])
 NAMES_SECONDS = 100
 HOST_SECONDS = 125
 
-# The host is the last word but one, the command the last. The second host is not there at once.
+# The host is the second to last word, the command the last. The second host is not available at
+# once.
 SSH = """#!/bin/sh
 while [ $# -gt 2 ]; do shift; done
 case $1 in
@@ -35,9 +35,9 @@ case $1 in
 esac
 """
 
-# The fields of JobSet, MPIJob, Job and Pod that the manifests use, and what may stand there. One
-# that Kubernetes does not know is refused, or dropped without a word. Compared by hand with the
-# definitions of JobSet (01078527) and MPIJob (013fa15b), and with what their operators check.
+# The fields of JobSet, MPIJob, Job and Pod that the manifests use, with their possible values.
+# Kubernetes refuses a field that it does not know, or silently drops it. Compared by hand with the
+# definitions of JobSet (01078527) and MPIJob (013fa15b), and with the checks of their operators.
 POD = {"spec": {
     "restartPolicy": {"Never"},
     "containers": [{
@@ -67,7 +67,7 @@ FIELDS = {
 
 
 def misfits(value, shape, place):
-    """What in a manifest does not have the shape of FIELDS."""
+    """Yields the parts of a manifest that do not match the shape in FIELDS."""
     if isinstance(shape, dict) and isinstance(value, dict):
         for field, part in value.items():
             if field in shape:
@@ -92,12 +92,12 @@ def manifest(name):
 class KubernetesTest(two_hosts.TwoHosts):
     def setUp(self):
         super().setUp()
-        # What the image has.
+        # The image contains this program.
         (self.folder / "stretto").symlink_to(BUILD / "bin/stretto")
         (self.folder / "train").symlink_to(BUILD / "bin/join_rank_program")
 
     def start(self, command, variables, before=()):
-        # As the kubelet does.
+        # Expands variables as the kubelet does.
         words = [re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], word)
                  for word in command]
         return self.run_process([*before, *words], variables | {
@@ -109,7 +109,7 @@ class KubernetesTest(two_hosts.TwoHosts):
         return output
 
     def pods_of_jobset(self):
-        """(names of the pods, a function that starts one)."""
+        """Returns (names of the pods, a function that starts one)."""
         jobset = manifest("jobset.yaml")
         (workers,) = jobset["spec"]["replicatedJobs"]
         job = workers["template"]["spec"]
@@ -167,7 +167,7 @@ class KubernetesTest(two_hosts.TwoHosts):
         ssh = self.folder / "ssh"
         ssh.write_text(SSH.format(*map(self.network.space, range(2)), self.folder))
         ssh.chmod(0o755)
-        # The operator overrides what the template says.
+        # The operator overrides the template's value.
         self.assertEqual(roles["Launcher"]["restartPolicy"], "Never")
         (launcher,) = roles["Launcher"]["template"]["spec"]["containers"]
         self.assertIn("/etc/mpi/hostfile", launcher["command"])

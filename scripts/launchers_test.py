@@ -45,7 +45,7 @@ PartitionName=all Nodes=ALL Default=YES
 
 
 def find(*programs):
-    """Where programs are; skips the test where one is not."""
+    """Returns the paths of programs; skips the test if one is missing."""
     path = os.environ["PATH"] + ":/usr/sbin"
     for program in programs:
         if shutil.which(program, path=path) is None:
@@ -62,7 +62,7 @@ class LaunchersTest(two_hosts.TwoHosts):
         return self.run_process([*self.network.enter(host), *words], variables)
 
     def expect_joined(self, *processes):
-        """All four ranks, two of each host."""
+        """Expects that all four ranks have joined, two on each host."""
         output = "".join(process.communicate(timeout=60)[0] for process in processes)
         self.assertEqual([process.returncode for process in processes], [0] * len(processes),
                          output)
@@ -74,11 +74,11 @@ class LaunchersTest(two_hosts.TwoHosts):
         path = self.folder / "slurm.conf"
         path.write_text(SLURM.format(folder=self.folder, host=socket.gethostname().split(".")[0],
                                      address=self.network.address(0)))
-        # Else slurmd looks for a mounted control group, which it has none of in a namespace.
+        # Otherwise slurmd looks for a mounted control group, which does not exist in a namespace.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         self.start(0, slurmctld, "-D", "-f", str(path))
         for host, node in enumerate(NODES):
-            (self.folder / f"{node}.tmp").mkdir()  # Where its PMIx keeps sockets.
+            (self.folder / f"{node}.tmp").mkdir()  # Its PMIx keeps sockets here.
             self.start(host, slurmd, "-D", "-N", node, "-f", str(path))
         deadline = time.monotonic() + 30
         while True:
@@ -103,7 +103,7 @@ class LaunchersTest(two_hosts.TwoHosts):
     def test_mpirun(self):
         mpirun, = find("mpirun.openmpi")
         before, options = hosts_systems.mpirun_between(self.network, [2, 2], self.folder / "agent")
-        before = before[len(self.network.enter(0)):]  # Which start() puts there.
+        before = before[len(self.network.enter(0)):]  # start() adds these words again.
         self.expect_joined(self.start(0, *before, mpirun, "--allow-run-as-root", *options,
                                       "-x", "STRETTO_RENDEZVOUS=tcp://node0:29600", RANK))
 

@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Hosts and the switch between them: network namespaces on this machine."""
+"""Simulates hosts and the switch between them by network namespaces on this machine."""
 
 import contextlib
 import os
@@ -9,14 +9,14 @@ import pathlib
 import shutil
 import subprocess
 
-# What a shaped link lets through at once. Less, and a busy machine does not reach the rate, because
-# it wakes up too late.
+# A shaped link sends up to this many seconds' worth of bytes at once. With less, a busy machine
+# does not reach the rate, because it wakes up too late.
 BURST_SECONDS = 0.001
 SMALLEST_BURST_BYTES = 16 * 1024
 
 
 class NetworkError(Exception):
-    """Namespaces cannot be made here; the text says why."""
+    """Namespaces cannot be created here; the text says why."""
 
 
 def burst_bytes(bits_per_second):
@@ -24,11 +24,11 @@ def burst_bytes(bits_per_second):
 
 
 class Network:
-    """Packets are dropped in the switch, so that neither host sees its own link go down. Of several
-    cards a host has one in each of as many networks."""
+    """Hosts connected by a switch. Packets are dropped in the switch, so that no host sees its own
+    link go down. A host with several cards has one card in each of as many networks."""
 
-    device = "eth"  # The first.
-    streams = 1  # STRETTO_STREAMS of its jobs.
+    device = "eth"  # The name of the first card.
+    streams = 1  # STRETTO_STREAMS of the jobs on this network.
 
     def __init__(self, name, hosts=2, cards=1):
         self._devices = [self.device, *(f"{self.device}{card}" for card in range(1, cards))]
@@ -62,22 +62,23 @@ class Network:
 
     @staticmethod
     def _port(host, card):
-        """Of the switch."""
+        """Returns the name of the switch's port to this card of the host."""
         return f"to{host}c{card}"
 
     def _keep_order(self, space, device, number):
-        """One core takes what a device receives: packets that several take overtake each other, for
-        which TCP sends some of them twice, and all of them more slowly. The core is the next
-        host's, as without this it is that of whoever has sent."""
+        """Makes one core process all packets that a device receives. With several cores, packets
+        overtake each other, so that TCP sends some twice and is slower. The core is that of the
+        next host; by default it would be the sender's."""
         cores = sorted(os.sched_getaffinity(0))
         digits = f"{1 << cores[number % len(cores)]:x}"
         digits = digits.zfill(-len(digits) // 8 * -8)
         mask = ",".join(digits[at:at + 8] for at in range(0, len(digits), 8))
-        file = f"/sys/class/net/{device}/queues/rx-0/rps_cpus"  # Not of every kernel.
+        file = f"/sys/class/net/{device}/queues/rx-0/rps_cpus"  # Not every kernel has this file.
         self._run(f"ip netns exec {space} sh -c", f"echo {mask} 2>/dev/null > {file} || true")
 
     def use_congestion_control(self, name):
-        """Of connections that hosts make to each other from now on, instead of the default."""
+        """Sets the congestion control of future connections between hosts, instead of the
+        default."""
         self._congestion_control = name
         for host, space in enumerate(self._hosts):
             for card, device in enumerate(self._devices):
@@ -92,7 +93,7 @@ class Network:
 
     @contextlib.contextmanager
     def up(self, bits_per_second, congestion_control="cubic"):
-        """There, at this rate, for as long as a `with` lasts."""
+        """Creates the network with this rate for the duration of a `with` block."""
         try:
             self.make()
             self.shape(bits_per_second)
@@ -105,16 +106,17 @@ class Network:
         return f"10.79.{card}.{host + 1}"
 
     def subnets(self):
-        """Of each card."""
+        """Returns the subnet of each card."""
         return [f"{self.address(0, card).rpartition('.')[0]}.0/24"
                 for card in range(len(self._devices))]
 
     def space(self, host):
-        """The name of a host's namespace."""
+        """Returns the name of a host's namespace."""
         return self._hosts[host]
 
     def hosts_file(self, host):
-        """What is /etc/hosts for the programs that are started on a host from now on."""
+        """Returns the file that serves as /etc/hosts for programs started on this host from now
+        on."""
         folder = pathlib.Path("/etc/netns", self.space(host))
         folder.mkdir(parents=True)
         self._folders.append(folder)
@@ -123,11 +125,11 @@ class Network:
         return path
 
     def enter(self, host):
-        """The words before a command that runs on a host."""
+        """Returns the words to put before a command that runs on a host."""
         return ["ip", "netns", "exec", self._hosts[host]]
 
     def shape(self, bits_per_second):
-        """What each host sends, and what the switch sends to each, goes no faster."""
+        """Limits the rate at which each host sends, and at which the switch sends to each host."""
         self._bits_per_second = bits_per_second
         bucket = (f"root tbf rate {bits_per_second:.0f}bit burst "
                   f"{burst_bytes(bits_per_second)} latency 20ms")
@@ -140,13 +142,13 @@ class Network:
         self._run(f"tc -n {self._switch} qdisc replace dev {self._port(host, card)} {bucket}")
 
     def drop_to(self, host):
-        """Nothing arrives at a host any more: the bucket is smaller than any packet."""
+        """Drops all packets to a host: the token bucket is smaller than any packet."""
         for card in range(len(self._devices)):
             self._run(f"tc -n {self._switch} qdisc replace dev {self._port(host, card)} root "
                       "tbf rate 8bit burst 1 limit 1")
 
     def unplug(self, host):
-        """A host sees that its own links are down."""
+        """Sets a host's own links down, as it can see."""
         for device in self._devices:
             self._ip(f"-n {self._hosts[host]} link set {device} down")
 
@@ -158,7 +160,7 @@ class Network:
                                stderr=subprocess.DEVNULL, check=False)
                 self._ip(f"-n {space} link set {device} up")
         if self._congestion_control:
-            self.use_congestion_control(self._congestion_control)  # The route has gone with it.
+            self.use_congestion_control(self._congestion_control)  # It was lost with the link.
         if self._bits_per_second:
             self.shape(self._bits_per_second)
 
@@ -176,10 +178,10 @@ class Network:
 
 
 class Cable(Network):
-    """Two hosts on a cable that takes its time, loses packets, and limits each connection (its bits
-    per second; 0: it does not): netem and fq, where kernels lack them.
+    """Two hosts on a cable with a delay, packet loss and a rate limit per connection (bits per
+    second; 0: no limit): replaces netem and fq on kernels that lack them.
 
-    A process passes every packet on, so such a link carries some hundred Mbit/s.
+    A process forwards every packet, so such a link carries a few hundred Mbit/s.
     """
 
     def __init__(self, name, program, delay_ms, loss_permille, connection_rate=0):
@@ -210,4 +212,4 @@ class Cable(Network):
         return f"10.78.{card}.{host + 1}"
 
     def _shape_switch(self, host, card, bucket):
-        """There is none: both ends shape what they send."""
+        """Does nothing: there is no switch, and both ends shape what they send."""

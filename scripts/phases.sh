@@ -22,7 +22,8 @@ stop_ticker() {
 }
 trap stop_ticker EXIT
 
-# Shows that a phase is alive: the last line of its log on a terminal, a line a minute elsewhere.
+# Shows that a phase is alive: prints the last line of its log on a terminal, a line a minute
+# elsewhere.
 tick() {
   local title=$1 log=$2 start=$SECONDS line
   trap 'exit 0' TERM
@@ -65,20 +66,20 @@ phase() {
   fail "$title failed (status $status); everything it printed is in $log"
 }
 
-# Where the time went: what each phase took.
+# Shows how long each phase took.
 show_phases() {
   say
   say "phases, $SECONDS s together:"
   printf '%s\n' "${phase_lines[@]}"
 }
 
-# show_skipped LOG: why tests were skipped, how many for each reason, in which suites of GoogleTest
-# and modules of Python. LOG is ctest's LastTest.log: for ctest itself, a suite or a script of which
-# a part was skipped has passed.
+# show_skipped LOG: says why tests were skipped, how many for each reason, and in which suites of
+# GoogleTest and modules of Python. LOG is ctest's LastTest.log: ctest itself counts a suite or
+# script as passed if only a part of it was skipped.
 show_skipped() {
   awk '
     function note(test, number, suite, reason) {
-      if (seen[test]++) return  # It was run a second time.
+      if (seen[test]++) return  # The test was run a second time.
       count[reason] += number
       if (!seen[reason, suite]++) suites[reason] = suites[reason] " " suite
     }
@@ -98,7 +99,7 @@ show_skipped() {
   ' "$1" | sort -rn | sed '1s/^/\nskipped tests, and why:\n/'
 }
 
-# show_slowest LOG: the tests that took longest, from what ctest has printed.
+# show_slowest LOG: shows the tests that took longest, from the output of ctest.
 show_slowest() {
   say
   say "slowest tests:"
@@ -106,14 +107,16 @@ show_slowest() {
     sort -rn | sed -n '1,10p'
 }
 
-# What looks like the reason of a failure, in few lines, for those who see no more than the last.
+# Shows what looks like the reason of a failure in few lines, for readers who see only the end of
+# the log.
 show_reason() {
   local signs='error:|rror: |\*\*\*(Failed|Timeout|Exception)|FAILED|ERROR|WARNING: ThreadSanitizer'
   { grep -E "$signs" "$1" || tail -n 10 "$1"; } | cut -c 1-200 | tail -n 10
 }
 
-# The failed edges of ninja, the failed tests of ctest, or else the last lines. No head here: one
-# that leaves early ends whoever writes to it, and with it the whole program.
+# Shows the failed edges of ninja, the failed tests of ctest, or else the last lines. Does not use
+# head: when it exits early, SIGPIPE ends the process that writes to it, and with it the whole
+# program.
 show_failure() {
   local log=$1
   if grep -q '^FAILED: ' "$log"; then

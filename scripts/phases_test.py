@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tests of scripts/phases.sh: what it takes from the logs of ctest."""
+"""Tests of scripts/phases.sh: how it reads the logs of ctest."""
 
 import pathlib
 import shlex
@@ -53,7 +53,7 @@ OF_CTEST = """\
 
 
 def call(function, log):
-    """The lines that the function prints, which reads a log with this text."""
+    """Returns the lines that the function prints for a log with this text."""
     with tempfile.NamedTemporaryFile("w", suffix=".log") as file:
         file.write(log)
         file.flush()
@@ -65,7 +65,7 @@ def call(function, log):
 
 class PhasesTest(unittest.TestCase):
     def test_skipped_tests_are_counted_by_reasons(self):
-        # What is run a second time, after another test of the suite has failed, counts once.
+        # A test that ran a second time, because another test of its suite had failed, counts once.
         self.assertEqual(call("show_skipped", OF_GOOGLETEST * 2 + OF_UNITTEST + OF_PYTEST), [
             "", "skipped tests, and why:",
             "     4  skipped: no GPU; in Worlds/Devices device_test",

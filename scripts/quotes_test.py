@@ -1,8 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every example in a document is quoted from a file of examples/, which is run here; and what else
-documents tell to type or of the sources."""
+"""Checks that every example in a document quotes a file of examples/, which runs here, and checks
+other commands in documents and their statements on sources."""
 
 import os
 import pathlib
@@ -22,7 +22,8 @@ QUOTED = re.compile(r"<!-- quoted from (examples/\S+\.(?:cc|py))")
 
 
 def blocks(document):
-    """Pairs of the line before a block of C++ and the block; of Python those that are quoted."""
+    """Yields pairs of a C++ block and the line before it, and of Python blocks those that are
+    quoted."""
     parts = re.split(r"^```(cpp|c\+\+|cc|python)\n", document, flags=re.MULTILINE)
     for before, language, after in zip(parts[::2], parts[1::2], parts[2::2]):
         line = before.rstrip().rsplit("\n", 1)[-1]
@@ -47,7 +48,7 @@ class QuotesTest(unittest.TestCase):
 
 class PlugInsTest(unittest.TestCase):
     def expect_a_plug_in(self, engine, where, include, library):
-        """Of the command of the page, which has been told where the library's files are."""
+        """Runs the page's command, with the paths of the library's files inserted."""
         if not (include / where).exists():
             self.skipTest(f"{include / where} is not there")
         page = (SOURCE / "docs/engines.md").read_text()
@@ -59,7 +60,8 @@ class PlugInsTest(unittest.TestCase):
                                (f"libstretto_{engine}.so", path)):
                 command = command.replace(word, str(here))
             subprocess.run(command, cwd=SOURCE, shell=True, check=True)
-            # By a process of its own, as it may not be unloaded; with all symbols at once.
+            # In a process of its own, because the plug-in may not be unloaded; RTLD_NOW resolves
+            # all symbols.
             subprocess.run([sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])",
                             path], check=True)
 
@@ -93,7 +95,7 @@ class WalksTest(unittest.TestCase):
 
 
 def two_ranks_of(*command):
-    """What the ranks of an example print, without the launcher's prefixes, in order."""
+    """Returns the output of an example's ranks in order, without the launcher's prefixes."""
     done = subprocess.run([BUILD / "bin/stretto", "run", "-n", "2", "--no-prefix", "--", *command],
                           text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -121,7 +123,7 @@ class ExamplesTest(unittest.TestCase):
 
     def test_own_rendezvous(self):
         with tempfile.TemporaryDirectory() as folder:
-            for _ in range(2):  # The file of the first job is gone, or the second would not join.
+            for _ in range(2):  # The second needs the file of the first to be gone.
                 ranks = [subprocess.Popen([BUILD / "bin/03_own_rendezvous", str(rank), "2",
                                            pathlib.Path(folder) / "meeting"],
                                           stdout=subprocess.PIPE, text=True) for rank in (0, 1)]

@@ -1,15 +1,15 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# For ./dev: finds out what this machine lacks, says it, and installs it. Debian packages go to the
-# system; Python packages go to build/venv and never to the system's Python.
+# For ./dev: finds out what this machine lacks, reports it, and installs it. Debian packages go to
+# the system; Python packages go to build/venv and never to the system's Python.
 
 readonly venv=build/venv
 readonly torch_minimum=2.11
 
-# usable_jobs [ROOT]: how many processes may compile at a time, each of which may take 2 GiB. Of a
-# container's limits, which are the first two files, nproc says nothing; it would obey what OpenMP's
-# programs are told. ROOT goes before every path that is read, for tests.
+# usable_jobs [ROOT]: prints how many processes may compile at a time, at 2 GiB each. nproc ignores
+# a container's limits (the first two files) but would obey OpenMP's variables, so these are
+# removed. Tests set ROOT, which is put before every path that is read.
 usable_jobs() {
   awk -v root="${1:-}" -v jobs="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" '
     function heed(most) { if (int(most) < jobs) jobs = int(most) }
@@ -21,7 +21,7 @@ usable_jobs() {
     }'
 }
 
-# wanted_packages PURPOSE...: names from scripts/packages.txt.
+# wanted_packages PURPOSE...: prints names from scripts/packages.txt.
 wanted_packages() {
   local purpose
   for purpose in "$@"; do
@@ -37,20 +37,20 @@ missing_packages() {
   done
 }
 
-# clang_hint PACKAGE...: what to know where one of them is not to be had.
+# clang_hint PACKAGE...: prints advice for machines that cannot install one of these packages.
 clang_hint() {
   [[ " $* " != *'-14 '* ]] ||
     say "./dev fmt, tidy, fuzz and check need clang 14, as Debian 12 and Ubuntu 24.04 have it."
 }
 
 apt_install() {
-  # A machine that has just been started installs its updates by itself, and locks dpkg meanwhile.
+  # A machine that has just started installs its updates by itself, and locks dpkg meanwhile.
   local apt_get=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
   ((EUID == 0)) || apt_get=(sudo "${apt_get[@]}")
   local install=("${apt_get[@]}" install --yes --no-install-recommends "$@")
   "${install[@]}" && return
-  # The list of packages may be missing (a fresh container) or older than the archive. A machine
-  # that has just been started fetches the list itself, and apt-get does not wait for that lock.
+  # The package lists may be missing (a fresh container) or older than the archive. A machine that
+  # has just started fetches the lists itself, and apt-get does not wait for that lock.
   local attempt
   for attempt in {1..12}; do
     "${apt_get[@]}" update && break
@@ -77,15 +77,15 @@ ensure_packages() {
   if ((EUID != 0)); then
     command -v sudo > /dev/null ||
       fail "neither root nor sudo: ask an administrator to run: apt-get install ${missing[*]}"
-    # Asks for the password now, while nothing else writes to the terminal. sudo -v alone asks those
-    # of whom only some rules want one, as those of the first user of a cloud's image.
+    # Asks for the password now, while nothing else writes to the terminal. sudo -v alone asks even
+    # users whom some rules exempt, such as the first user of a cloud image.
     sudo -n true 2> /dev/null || sudo -v ||
       fail "sudo was refused; as root, run: apt-get install ${missing[*]}"
   fi
   phase "installing packages" packages apt_install "${missing[@]}"
 }
 
-# The folder of TorchConfig.cmake of the active python3's torch, if that torch is new enough.
+# Prints the folder of TorchConfig.cmake of this Python's torch, if that torch is new enough.
 torch_dir_of() {
   "$1" - "$torch_minimum" 2>/dev/null <<'PYTHON'
 import importlib.metadata, importlib.util, pathlib, re, sys
@@ -103,14 +103,14 @@ PYTHON
 
 requirements() { grep -v '^#' scripts/requirements.txt; }
 
-# Debian has a package of its own for what pip_install makes virtual environments with.
+# pip_install creates virtual environments with ensurepip, for which Debian has a separate package.
 ensure_ensurepip() { python3 -c 'import ensurepip' 2> /dev/null || ensure_packages venv; }
 
-# has_pip FOLDER: whether the virtual environment there has been made whole.
+# has_pip FOLDER: whether the virtual environment there is complete.
 has_pip() { "$1/bin/python" -m pip --version &> /dev/null; }
 
-# pip_install FOLDER REQUIREMENT...: into the virtual environment there, which is made if need be,
-# also in place of one that was only begun.
+# pip_install FOLDER REQUIREMENT...: installs into the virtual environment in FOLDER. Creates it if
+# it is missing or incomplete.
 pip_install() {
   local folder=$1 pip_args
   has_pip "$folder" || python3 -m venv --clear "$folder" || return
@@ -118,7 +118,7 @@ pip_install() {
   "$folder/bin/python" -m pip install --disable-pip-version-check "${pip_args[@]}" "${@:2}"
 }
 
-# Installs only when the requirements have changed.
+# Installs the requirements, only if they have changed.
 ensure_venv() {
   local stamp=$venv/stretto-requirements.sha256 wanted
   wanted=$(requirements | sha256sum)
@@ -128,13 +128,13 @@ ensure_venv() {
   if [[ -z ${STRETTO_PIP_ARGS:-} ]]; then
     say "  (a CPU build of torch is enough; STRETTO_PIP_ARGS='--extra-index-url URL' finds one)"
   fi
-  # shellcheck disable=SC2046  # One word per requirement is the purpose.
+  # shellcheck disable=SC2046  # Each requirement is to be a separate word.
   phase "installing Python packages" pip pip_install "$venv" $(requirements)
   printf '%s\n' "$wanted" > "$stamp"
 }
 
-# Sets torch_dir: empty with --without-torch, else the folder of TorchConfig.cmake. Where a Python
-# comes with it, tests that talk to PyTorch find that Python by STRETTO_TORCH_PYTHON.
+# Sets torch_dir: empty with --without-torch, else the folder of TorchConfig.cmake. If torch belongs
+# to a Python, STRETTO_TORCH_PYTHON tells the tests that use PyTorch which Python that is.
 ensure_torch() {
   torch_dir=
   [[ $use_torch == ON ]] || return 0
@@ -152,7 +152,8 @@ ensure_torch() {
   ensure_python_headers
 }
 
-# What the backend of torch.distributed is compiled with; without them only that is not built.
+# Installs Python's headers for the backend of torch.distributed. Without them only the backend is
+# not built.
 ensure_python_headers() {
   [[ -n ${STRETTO_TORCH_PYTHON:-} ]] || return 0
   "$STRETTO_TORCH_PYTHON" -c 'import os, sys, sysconfig
@@ -160,12 +161,12 @@ sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
     ensure_packages torch
 }
 
-# What nvcc needs to compile for devices and to link with their runtime, of one version. Python's
-# packages of CUDA 12 lack nvcc itself.
+# The packages, all of one version, that nvcc needs to compile for devices and to link with the CUDA
+# runtime. The PyPI packages of CUDA 12 lack nvcc itself.
 readonly cuda_requirements=(nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-crt==13.0.*
   nvidia-cuda-runtime==13.0.* nvidia-cuda-cccl==13.0.*)
 
-# One that is named, or knows C++20.
+# Prints the path of STRETTO_NVCC, or of the first nvcc that knows C++20.
 find_nvcc() {
   local candidate
   for candidate in "${STRETTO_NVCC:-}" "$(command -v nvcc || true)" /usr/local/bin/nvcc \
@@ -179,10 +180,10 @@ find_nvcc() {
   done
 }
 
-# ensure_cuda [install]: sets cuda_args to what CMake is to be told, so that code for GPUs is
-# compiled: by the nvcc that is there (STRETTO_NVCC, PATH, /usr/local, build/venv), or, if that is
-# asked for, by one that is installed in build/venv. Without either, or with one that lacks headers
-# or libraries or does not know C++20, CMake leaves it out.
+# ensure_cuda [install]: sets cuda_args to the CMake arguments that compile code for GPUs. Uses an
+# existing nvcc (STRETTO_NVCC, PATH, /usr/local, build/venv), or, with `install`, installs one in
+# build/venv. Without an nvcc, or with one that lacks headers or libraries or does not know C++20,
+# CMake leaves out the code for GPUs.
 ensure_cuda() {
   local nvcc
   nvcc=$(find_nvcc)
@@ -193,7 +194,7 @@ ensure_cuda() {
     nvcc=$(find_nvcc)
     [[ -n $nvcc ]] || fail "the packages of CUDA have no nvcc for this machine"
   fi
-  # Named, because CMake remembers another value of an earlier call.
+  # Set explicitly, because CMake remembers another value of an earlier call.
   cuda_args=(-DSTRETTO_CUDA=AUTO)
   # shellcheck disable=SC2034  # ./dev reads it.
   [[ -z $nvcc ]] || cuda_args+=("-DSTRETTO_NVCC=$nvcc")

@@ -1,8 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tests of what scripts/setup.sh does on machines that are not as those it is written on, which
-programs of these tests play."""
+"""Tests of scripts/setup.sh on machines that differ from those it is written on. Doubles of system
+programs simulate such machines."""
 
 import os
 import pathlib
@@ -33,7 +33,7 @@ class SetupTest(unittest.TestCase):
         (self.folder / name).chmod(0o755)
 
     def call(self, script):
-        said = self.folder / "said"  # A pipe would be read until what a phase leaves has ended.
+        said = self.folder / "said"  # A pipe stays open as long as child processes live.
         with said.open("w") as output:
             status = subprocess.run(["bash", "-c", SOURCED + script], cwd=self.folder, check=False,
                                     env={"PATH": f"{self.folder}:{os.environ['PATH']}"},

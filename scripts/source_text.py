@@ -1,8 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What scripts/tidy.py knows about source text: C++ without comments, and where functions of other
-languages are."""
+"""Parses source text for scripts/tidy.py: C++ without comments, and the functions of other
+languages."""
 
 import ast
 import re
@@ -30,16 +30,17 @@ class Function(NamedTuple):
 
 
 def _blank(text: str) -> str:
-    """Spaces instead of `text`, with its line breaks kept so that line numbers stay true."""
+    """Returns spaces instead of `text`, but keeps line breaks so that line numbers stay correct."""
     return re.sub(r"[^\n]", " ", text)
 
 
 def code_only(text: str) -> str:
-    """C++ `text` without comments and without what is inside literals; same length, same lines."""
+    """Returns C++ `text` with comments and the contents of literals blanked; same length, same
+    lines."""
 
     def replace(match: re.Match) -> str:
         if match.lastgroup == "number":
-            return match.group()  # The ' in 1'000 starts no character.
+            return match.group()  # The ' in 1'000 does not begin a character literal.
         if match.group("comment"):
             return _blank(match.group())
         quote = match.group()[-1]
@@ -55,7 +56,8 @@ def python_functions(text: str) -> Iterator[Function]:
 
 
 def bash_functions(text: str) -> Iterator[Function]:
-    """Functions as shell files of this project write them: `name() {` to `}` in column one."""
+    """Yields functions in the form that this project's shell files use: `name() {` to `}` in column
+    one."""
     name, start = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         if match := _BASH_FUNCTION.match(line):

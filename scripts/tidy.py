@@ -24,7 +24,7 @@ MAX_FILE_LINES = 500
 MAX_HEADER_LINES = 300
 MAX_BLOB_BYTES = 512 * 1024
 
-HEADER_SUFFIXES = {".h", ".cuh"}  # The second are nvcc's, which alone can compile them.
+HEADER_SUFFIXES = {".h", ".cuh"}  # .cuh files are for nvcc, the only compiler that accepts them.
 CPP_SUFFIXES = HEADER_SUFFIXES | {".cc", ".cu"}
 CODE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
 CODE_NAMES = {"dev", "run", "CMakeLists.txt", "layers.txt", "packages.txt"}
@@ -32,7 +32,7 @@ CODE_NAMES = {"dev", "run", "CMakeLists.txt", "layers.txt", "packages.txt"}
 # Written in halves so that this file does not contain what it forbids.
 UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
 
-# Who may include what we did not write. A folder allows all folders below it.
+# Which folders may include third-party headers. An entry for a folder includes its subfolders.
 EXTERNAL_INCLUDES = [
     (r"(torch|ATen|c10)/", ["stretto/torch_device", "stretto/torch", "stretto/torch.h",
                             "stretto/c10d", "examples", "tests", "bench/drivers"]),
@@ -54,7 +54,7 @@ class Forbidden(NamedTuple):
     allowed_in: tuple[str, ...] = ()
 
 
-# The start of a statement: a method or a declaration of the same name is not meant.
+# A call at the start of a statement; methods and declarations of the same name do not match.
 _CALL = r"(?:^|[;{}?]|(?<!:):|\belse\b|\))\s*(?:std::|::)?"
 FORBIDDEN_IN_LIBRARY = [
     Forbidden(
@@ -101,7 +101,8 @@ class Source:
 
     def __init__(self, root: pathlib.Path, path: str):
         self.path = path
-        # How others include it. Public headers stand in include/, the rest beside its sources.
+        # The path by which others include it. Public headers are in include/, others beside the
+        # sources.
         self.is_public = path.startswith("include/")
         self.place = path.removeprefix("include/")
         self.suffix = pathlib.PurePosixPath(path).suffix
@@ -124,7 +125,8 @@ class Source:
 
     @property
     def layer(self) -> str:
-        """The layer of a file of the library; empty for stretto/*.h, tools, tests, examples."""
+        """Returns the layer of a file of the library; empty for stretto/*.h, tools, tests,
+        examples."""
         parts = self.place.split("/")
         return parts[1] if parts[0] == "stretto" and len(parts) > 2 else ""
 
@@ -143,13 +145,14 @@ class Finding(NamedTuple):
 
 
 def read_layers(text: str) -> dict[str, list[str]]:
-    """stretto/layers.txt as {layer: what it may include}, in the order of the file."""
+    """Parses stretto/layers.txt to {layer: the layers that it may include}, in the order of the
+    file."""
     rows = [line.split() for line in text.splitlines() if re.match(r"[a-z]", line)]
     return {row[0]: row[1:] for row in rows}
 
 
 def check_layers_file(layers: dict[str, list[str]]) -> Iterator[Finding]:
-    """Arrows that only point upwards in the file cannot form a cycle."""
+    """Checks that arrows point only upwards in the file, so that they cannot form a cycle."""
     seen = set()
     for layer, used in layers.items():
         for other in used:
@@ -160,7 +163,8 @@ def check_layers_file(layers: dict[str, list[str]]) -> Iterator[Finding]:
 
 
 def check_layers_table(layers: dict[str, list[str]], document: str) -> Iterator[Finding]:
-    """ARCHITECTURE.md says of each layer what stretto/layers.txt says, in the same order."""
+    """Checks that ARCHITECTURE.md lists the layers as stretto/layers.txt does, in the same
+    order."""
     rows = re.findall(r"^\| ([a-z]\w*) \| ([a-z0-9_ ]*)\| [^|]+ \|$", document, re.MULTILINE)
     shown = [(layer, used.split()) for layer, used in rows if layer in layers]
     for layer, used in layers.items():
@@ -206,7 +210,7 @@ def check_sizes(source: Source) -> Iterator[Finding]:
     limit = MAX_HEADER_LINES if source.is_header else MAX_FILE_LINES
     if len(source.lines) > limit:
         yield Finding(source.path, limit, f"{len(source.lines)} lines; at most {limit}: split it")
-    functions = []  # Those of C++ are clang-tidy's.
+    functions = []  # clang-tidy checks the functions of C++.
     if source.is_bash:
         functions = source_text.bash_functions(source.text)
     elif source.suffix == ".py":
@@ -230,14 +234,14 @@ def check_calls(source: Source) -> Iterator[Finding]:
 
 
 def includes(source: Source) -> Iterator[tuple[int, str, bool]]:
-    """Line, path, and whether it is quoted: "own.h" rather than <external.h>."""
+    """Yields line, path, and whether the path is quoted: "own.h" rather than <external.h>."""
     for number, line in enumerate(source.lines, 1):
         if match := re.match(r'\s*#\s*include\s+(["<])([^">]+)[">]', line):
             yield number, match.group(2), match.group(1) == '"'
 
 
 def layer_problem(source: Source, path: str, layers: dict[str, list[str]]) -> str:
-    """Why `source` may not include our own file `path`; empty if it may."""
+    """Returns why `source` may not include our own file `path`; empty if it may."""
     top, *rest = path.split("/")
     if not source.place.startswith("stretto/"):
         return ""
@@ -275,7 +279,7 @@ def check_includes(source: Source, layers: dict[str, list[str]]) -> Iterator[Fin
 
 
 def check_public_headers(sources: list[Source]) -> Iterator[Finding]:
-    """What is installed, and what shows its use, includes nothing of ours that is not."""
+    """Checks that installed headers and examples include only installed headers of ours."""
     public = {source.place for source in sources if source.is_public}
     for source in sources:
         if source.path in public:
@@ -309,9 +313,9 @@ def check_include_cycles(sources: list[Source]) -> Iterator[Finding]:
         yield from visit(path)
 
 
-# Headers that are in the common header of cmake/compile_options.cmake, but for those that come with
-# any of ours, and words that need them. Some builds are without the common header, so that a source
-# must not lean on it. Up to version 10, {fmt} has fmt::join in fmt/format.h, too.
+# Headers in the common header of cmake/compile_options.cmake, except those that any header of ours
+# includes, with the words that need each. Some builds do not use the common header, so a source
+# must not rely on it. Up to version 10, {fmt} has fmt::join in fmt/format.h, too.
 COMMON_HEADERS = {
     "algorithm": r"std::(ranges::)?(sort|find|find_if|any_of|all_of|none_of|min|max|clamp|copy)\(",
     "atomic": r"std::atomic",
@@ -327,13 +331,13 @@ COMMON_HEADERS = {
 
 
 def check_common_headers(sources: list[Source]) -> Iterator[Finding]:
-    """That what a source uses is included by it, or by what it includes."""
+    """Checks that a source, or a header that it includes, includes the headers that it uses."""
     known = {source.place: source for source in sources if source.is_cpp}
     reached: dict[str, set[str]] = {}
 
     def reach(path: str) -> set[str]:
         if path not in reached:
-            reached[path] = {path}  # Ends cycles, which are findings of their own.
+            reached[path] = {path}  # This ends cycles, which other checks report.
             if path in known:
                 for _, included, _ in includes(known[path]):
                     reached[path] |= reach(included)
@@ -341,7 +345,7 @@ def check_common_headers(sources: list[Source]) -> Iterator[Finding]:
 
     for place, source in known.items():
         if not source.path.endswith(".cc") or any("torch" in path for path in reach(place)):
-            continue  # What includes libtorch has everything.
+            continue  # A source that includes libtorch gets all of these headers.
         missing = {header: words for header, words in COMMON_HEADERS.items()
                    if header not in reach(place)}
         for number, line in enumerate(source_text.code_only(source.text).splitlines(), 1):
@@ -356,7 +360,7 @@ RULES: list[Callable[[Source], Iterator[Finding]]] = [
 
 
 def check_sources(sources: list[Source], layers: dict[str, list[str]]) -> list[Finding]:
-    """Every rule that needs no compiler."""
+    """Returns the findings of all rules that need no compiler."""
     findings = list(check_layers_file(layers))
     for source in sources:
         for rule in RULES:
@@ -368,7 +372,8 @@ def check_sources(sources: list[Source], layers: dict[str, list[str]]) -> list[F
 
 
 def tracked_files(root: pathlib.Path) -> list[str]:
-    """What is known to git or about to be; all but build/ where there is no repository."""
+    """Returns files that git tracks or would add; without a repository, all files outside
+    build/."""
     listed = changes.git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed:
         paths = set(listed.split("\0")) - {""}

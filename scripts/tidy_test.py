@@ -1,7 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tests of scripts/tidy.py: every rule finds what it is for, and lets go what looks like it."""
+"""Tests of scripts/tidy.py: every rule finds its violations, and does not report similar correct
+code."""
 
 import os
 import pathlib
@@ -216,7 +217,8 @@ class RulesTest(unittest.TestCase):
         problems = dict(header_check.check(self.root, [good, bad], ""))
         self.assertEqual(list(problems), [bad])
         self.assertIn("does not compile alone", problems[bad])
-        # What failed is tried again; what it includes decides whether it is still good.
+        # A header that failed is compiled again; the contents of its includes decide whether a
+        # result is valid.
         self.source(bad, '#pragma once\n#include "stretto/base/good.h"\nstd::string b();\n')
         self.assertEqual(dict(header_check.check(self.root, [good, bad], "")), {})
         self.source(good, "#pragma once\n")

@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What tests of several launchers need: two network namespaces as hosts, and programs on them."""
+"""Helpers for tests of several launchers: two network namespaces as hosts, and programs on them."""
 
 import os
 import pathlib
@@ -26,14 +26,14 @@ class TwoHosts(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def publish(self, names):
-        """Both hosts know the names of both from now on."""
+        """Adds the names of both hosts to the /etc/hosts of each."""
         for path in self.hosts_files:
             with path.open("a") as file:
                 file.writelines(f"{self.network.address(host)} {name}\n"
                                 for host, name in enumerate(names))
 
     def run_process(self, words, variables):
-        """Without the variables of this process that are stretto's."""
+        """Runs a process without the STRETTO_ variables of this process."""
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith("STRETTO_")}
         process = subprocess.Popen(words, env=environment | variables, text=True,
