@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""bench/compare_builds.py, with one build as both of the two, and with doubles."""
+"""Tests of bench/compare_builds.py with one build as both builds, and with doubles of builds."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def compare(before, after, limit="inf"):
 
 class CompareBuildsTest(unittest.TestCase):
     def build_that_says(self, lines):
-        """The folder of a build whose benchmark says (buffers, regime, microseconds)."""
+        """Makes a build folder whose benchmark prints (buffers, regime, microseconds)."""
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         (folder / "bin").mkdir()
         said = "".join(json.dumps({"operation": "all_reduce", "bytes": 8, "buffers": buffers,
@@ -37,7 +37,7 @@ class CompareBuildsTest(unittest.TestCase):
 
     def test_each_line_of_a_benchmark_is_measured(self):
         run = compare(BUILD, BUILD)
-        # Two sizes in two kinds of buffers; what is compared depends on the machine's cores.
+        # Two sizes in two kinds of buffers; how many are compared depends on the machine's cores.
         self.assertRegex(run.stdout, r"(?m)^\d of 4 measurements of a line ")
         if re.search(r"(?m)^0 of 4", run.stdout):
             self.assertIn("no line was measured with the cores of both builds alike", run.stderr)

@@ -63,7 +63,7 @@ def output_of(command):
 
 
 def curve_of(text, hook):
-    """A list of (step, loss, bytes)."""
+    """Returns a list of (step, loss, bytes)."""
     return [(int(step), float(loss), int(sent)) for name, step, loss, sent in LINE.findall(text)
             if name == hook]
 
@@ -77,7 +77,7 @@ def command_of(arguments, model, ranks, steps, hook):
 
 
 class Runs:
-    """Curves by model, ranks, steps and hook, in a file if there is one."""
+    """Curves by model, ranks, steps and hook; kept in a file if one is named."""
 
     def __init__(self, path):
         self.path = path
@@ -107,14 +107,15 @@ def megabytes(sent):
 
 
 def mean_of_last(curve):
-    """The last tenth of the reports, at least one: one batch alone says little."""
+    """Returns the mean loss of the last tenth of the reports (at least one), because a single batch
+    says little."""
     last = curve[-max(1, len(curve) // 10):]
     return sum(loss for _, loss, _ in last) / len(last)
 
 
 def table(title, found):
-    """A row for each hook: its losses, what it has sent, and what until its loss had come down to
-    that of dense at some steps."""
+    """Returns a row for each hook: its losses, the bytes that a rank sent, and the bytes until its
+    loss fell to that of dense gradients at certain steps."""
     dense = found[DENSE]
     columns = [len(dense) * quarter // 4 - 1 for quarter in (1, 2, 3, 4)]
     goals = [dense[len(dense) * eighth // 8 - 1][1] for eighth in (1, 2, 4, 8)]
@@ -131,7 +132,7 @@ def table(title, found):
 
 
 def tables(arguments, hooks):
-    """The table of each model and number of ranks, one after the other."""
+    """Returns the tables of all models and numbers of ranks."""
     runs = Runs(arguments.json)
     of_gpt = [hook for hook in hooks
               if not arguments.gpt_hooks or hook in arguments.gpt_hooks.split(";")]

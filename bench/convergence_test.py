@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The tables of bench/convergence.py, of curves that nobody had to train."""
+"""Tests of the tables of bench/convergence.py, on made-up curves."""
 
 import pathlib
 import stat

@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Starts a system under measurement, asks it for lines, and leaves nothing of it behind."""
+"""Starts a system under measurement, asks it to measure lines, and removes all its remains."""
 
 import contextlib
 import ctypes
@@ -21,7 +21,7 @@ import systems
 
 # The layout of tools/bench/board.h.
 PAGE_BYTES = 4096
-RANK_BYTES = 8 * 16384 + 4  # Its results, and the number of its process.
+RANK_BYTES = 8 * 16384 + 4  # Its results, and its process ID.
 START_SECONDS = 30
 END_SECONDS = 5
 TIMES = ("p50_us", "p99_us", "max_us", "min_us", "samples", "batched", "flag_ns", "regime")
@@ -38,26 +38,27 @@ class SystemFailed(Exception):
 
 
 class NoAnswer(SystemFailed):
-    """It is alive, but has not answered in time."""
+    """The system is alive, but has not answered in time."""
 
 
 def adopt_orphans():
-    """Ranks whose launcher dies become children of this process, which then can end them."""
+    """Makes orphans children of this process: ranks whose launcher dies can then be ended here."""
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _on_its_own():
-    """In a group of processes of its own, and gone when the parent is.
+    """Runs in a child process: gives it its own process group, and ends it when the parent ends.
 
-    Not in a session of its own: Linux shares out the processors by sessions first, so ranks in
-    different ones that take turns on a core cannot yield to each other.
+    It gets no session of its own: Linux divides processors among sessions first, so ranks of
+    different sessions on one core could not yield to each other.
     """
     os.setpgid(0, 0)
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def make_board(ranks, cores):
-    """A file without a name where ranks meet, as in tools/bench/board.h; its descriptor."""
+    """Creates an anonymous file in which ranks meet (see tools/bench/board.h); returns its
+    descriptor."""
     descriptor = os.memfd_create("stretto_bench_board")
     os.ftruncate(descriptor, PAGE_BYTES + RANK_BYTES * ranks)
     os.pwrite(descriptor, struct.pack("<8sIII", b"STRBOARD", 3, ranks, cores), 0)
@@ -73,7 +74,7 @@ def parent_of(pid):
 
 
 def descendants(roots):
-    """All living processes below `roots`, and these themselves."""
+    """Returns the living processes among `roots` and all their descendants."""
     parents = {int(entry): parent_of(entry) for entry in os.listdir("/proc") if entry.isdigit()}
     found = {pid for pid in roots if parents.get(pid)}
     while True:
@@ -84,7 +85,7 @@ def descendants(roots):
 
 
 def shared_files(pid):
-    """The files in /dev/shm that a process has mapped or opened."""
+    """Returns the files in /dev/shm that a process has mapped or opened."""
     found = set()
     with contextlib.suppress(OSError):
         for line in pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines():
@@ -106,7 +107,7 @@ def remove_files(paths):
 
 
 def remove_remains():
-    """Of runs that were killed: their folders, and what their ranks left in /dev/shm."""
+    """Removes the folders of killed runs, and the files that their ranks left in /dev/shm."""
     for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*_*"):
         pid = folder.name[len(FOLDER_PREFIX):].split("_")[0]
         if not pid.isdigit() or parent_of(pid) or folder.stat().st_uid != os.geteuid():
@@ -118,7 +119,7 @@ def remove_remains():
 
 
 class Conversation:
-    """One running system. Not for several threads."""
+    """One running system. Only one thread may use it."""
 
     def __init__(self, system, place, log_path):
         self.system = system
@@ -130,9 +131,9 @@ class Conversation:
         self.log_path = log_path
         self.processes = []
         self.rank_pids = []
-        self.pipes = []  # Of each rank, by which it is asked; at last the one for answers.
-        self.heard = b""  # Of that, what is no whole line yet.
-        self.shared = set()  # Files in /dev/shm that its ranks have had.
+        self.pipes = []  # One pipe per rank, for requests, and last the one for answers.
+        self.heard = b""  # The incomplete last line of the answers.
+        self.shared = set()  # Files in /dev/shm that its ranks have used.
         try:
             self._start()
         except BaseException:
@@ -142,7 +143,8 @@ class Conversation:
     def _start(self):
         for name in [f"ask.{rank}" for rank in range(self.place.ranks)] + ["answers"]:
             os.mkfifo(self.meet / name)
-            # Both ways, so that opening does not wait; ranks see its end when this process ends.
+            # Open for both, so that opening does not block; ranks read the end when this process
+            # ends.
             self.pipes.append(os.open(self.meet / name, os.O_RDWR))
         environment = systems.clean_environment(self.meet)
         with self.log_path.open("w") as log:
@@ -170,11 +172,12 @@ class Conversation:
                 raise SystemFailed(f"ended {how}{self._last_words()}")
 
     def _see_shared_files(self, pids):
-        """Remembers them: a rank that is killed cannot be asked, and leaves them behind."""
+        """Remembers the files of these processes: a killed rank cannot be asked, and leaves them
+        behind."""
         found = set().union(*(shared_files(pid) for pid in pids)) - self.shared
         self.shared |= found
         if found:
-            # For who comes after this process, should that be killed.
+            # A later run reads this if this process is killed.
             (self.meet / "shared").write_text("\n".join(self.shared))
 
     def _signal_ranks(self, number):
@@ -183,7 +186,8 @@ class Conversation:
                 os.kill(pid, number)
 
     def ask(self, variant, seconds, timeout_seconds):
-        """Measures a line; a dict. Raises SystemFailed, then nothing more can be asked."""
+        """Measures a line and returns a dict. After SystemFailed, the system can measure nothing
+        more."""
         self._signal_ranks(signal.SIGCONT)
         times = self._ask(variant, seconds, timeout_seconds)
         self._signal_ranks(signal.SIGSTOP)
@@ -191,11 +195,12 @@ class Conversation:
         return times
 
     def _answers(self, seconds, otherwise):
-        """An object of each rank, in their order; raises NoAnswer(`otherwise`) after the time."""
+        """Returns one object per rank, in their order; raises NoAnswer(`otherwise`) after
+        `seconds`."""
         deadline = time.monotonic() + seconds
         answers = {}
         while len(answers) < self.place.ranks:
-            # This process sleeps while others work.
+            # This process sleeps while the ranks work.
             readable, _, _ = select.select([self.pipes[-1]], [], [], 0.5)
             if readable:
                 *lines, self.heard = (self.heard + os.read(self.pipes[-1], 65536)).split(b"\n")
@@ -233,7 +238,8 @@ class Conversation:
                 process.wait(max(0.1, deadline - time.monotonic()))
 
     def _kill(self):
-        """Ends what is left of it: launchers first, which then clean up behind their ranks."""
+        """Ends all remaining processes: first SIGTERM, so that launchers clean up behind their
+        ranks."""
         family = descendants([process.pid for process in self.processes] + self.rank_pids)
         self._see_shared_files(family)
         for stop in (signal.SIGTERM, signal.SIGKILL):
@@ -246,7 +252,7 @@ class Conversation:
         remove_files(self.shared)
 
     def _runs(self, pid):
-        """Whether it is neither gone nor a zombie; takes the zombie if it is ours."""
+        """Whether the process exists and is not a zombie; reaps it if it is our child."""
         for process in self.processes:
             if process.pid == pid:
                 return process.poll() is None

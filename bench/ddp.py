@@ -30,19 +30,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DRIVERS = ROOT / "bench" / "drivers"
 MODELS = {"mlp": "MLP, 4 layers of 1024", "resnet": "ResNet-18", "transformer": "transformer",
           "crumbs": "1000 gradients of 64 bytes"}
-# What becomes of the gradients in a step, see bench/drivers/ddp_driver.cc.
+# How a step treats the gradients, see bench/drivers/ddp_driver.cc.
 MODES = ["none", "meet", "floor", "ddp", "measured", "no_sync"]
 OF_GLOO = ["none", "ddp", "no_sync"]
-# What the table shows of each (system, mode).
+# The column title of each (system, mode).
 COLUMNS = {"stretto meet": "meeting only", "stretto floor": "floor", "stretto ddp": "stretto",
            "above floor": "stretto above the floor", "stretto measured": "buckets of measured size",
            "stretto no_sync": "no_sync", "gloo ddp": "DDP over Gloo", "gloo no_sync": "no_sync"}
-CRUMBS = 1000  # Of them, see bench/drivers/ddp_models.h.
+CRUMBS = 1000  # The number of parameters of this model, see bench/drivers/ddp_models.h.
 FEWEST_STEPS = 3
-# Else the C library gives the memory of gradients back after some steps and not after others, as
-# chance has laid it out, and page faults take more than what is measured.
+# Otherwise the C library returns the memory of gradients to the kernel after some steps and not
+# after others, by chance, and page faults take longer than the measured work.
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
-# A rank that says nothing for so long hangs: a turn takes a second or so, a start some seconds.
+# A rank without an answer for so long hangs: a turn takes about a second, a start a few seconds.
 ANSWER_SECONDS = 300
 EXAMPLES = """examples:
   ./dev bench ddp                                three models, 2 processes: two minutes or so
@@ -55,7 +55,7 @@ BEGIN, END = "<!-- begin of ./dev bench ddp -->", "<!-- end of ./dev bench ddp -
 
 
 class RankFailed(Exception):
-    """A rank ended or said nothing sensible; the text says which, and its last words."""
+    """A rank ended or gave no valid answer; the text says which rank, and has its last words."""
 
 
 @dataclasses.dataclass
@@ -71,7 +71,7 @@ class Rank:
             self.fail()
 
     def hear(self):
-        # It has answered each order with a line, so none waits in the buffer.
+        # A rank answers each order with one line, so no line waits in the buffer.
         if not select.select([self.process.stdout], [], [], ANSWER_SECONDS)[0]:
             self.fail(f"no answer within {ANSWER_SECONDS} s")
         line = self.process.stdout.readline()
@@ -85,7 +85,7 @@ class Rank:
 
 
 class Job:
-    """The ranks of one system, which sleep in reading their input while others work."""
+    """The ranks of one system. While other systems work, they block on their input."""
 
     def __init__(self, system, ranks, build, python, small=False, device="cpu", backend=""):
         self.system = system
@@ -110,13 +110,14 @@ class Job:
                 self.ranks.append(Rank(subprocess.Popen(
                     command, env=environment | own, stdin=subprocess.PIPE, stderr=errors,
                     stdout=subprocess.PIPE, text=True, preexec_fn=conversation._on_its_own), log))
-        self.hear()  # Once they have started.
+        self.hear()  # Each rank says when it has started.
 
     def hear(self):
         return [rank.hear() for rank in self.ranks]
 
     def ask(self, order):
-        """An answer of each rank; threads of a library that would wake up meanwhile are stopped."""
+        """Returns an answer of each rank. Afterwards Gloo's ranks are stopped, because its threads
+        would wake up."""
         self._signal(signal.SIGCONT)
         for rank in self.ranks:
             rank.say(order)
@@ -145,10 +146,10 @@ class Job:
 
 
 def python_with_torch(build):
-    """The interpreter whose torch has the libtorch that this build links, which CMake has looked
-    for; else None.
+    """Returns the Python whose torch has the libtorch that this build links, as found by CMake;
+    else None.
 
-    STRETTO_TORCH_PYTHON overrides. Results are equal to the bit only with the same one.
+    STRETTO_TORCH_PYTHON takes precedence. Only with the same libtorch are results equal to the bit.
     """
     if os.environ.get("STRETTO_TORCH_PYTHON"):
         return os.environ["STRETTO_TORCH_PYTHON"]
@@ -158,22 +159,22 @@ def python_with_torch(build):
     return match and match[1]
 
 
-STEPS = {"median": statistics.median, "least": min}  # Which step of a turn stands for it.
+STEPS = {"median": statistics.median, "least": min}  # Which step represents a turn.
 
 
 def step_of(answers, clock, which="median"):
-    """That step of each rank, and of these the mean."""
+    """Returns the mean over ranks of each rank's chosen step (`which`)."""
     return statistics.mean(STEPS[which](answer[f"{clock}_us"]) for answer in answers)
 
 
 def measure_model(jobs, model, arguments):
-    """{(system, mode): one figure in microseconds for each round}"""
+    """Returns {(system, mode): one figure in microseconds for each round}."""
     turns = [("stretto", mode) for mode in arguments.modes]
     turns += [("gloo", mode) for mode in arguments.modes if mode in OF_GLOO]
     turns = [(system, mode) for system, mode in turns if system in jobs]
     steps = {}
     for system, mode in turns:
-        # The first steps allocate, and form buckets anew.
+        # The first steps allocate memory, and form the buckets anew.
         order = f"train {model} {mode} {arguments.zero}"
         jobs[system].ask(f"{order} 4")
         step_us = step_of(jobs[system].ask(f"{order} {FEWEST_STEPS}"), "wall")
@@ -193,16 +194,14 @@ def spread(values):
 
 
 def added(figures, system, mode, to="none"):
-    """What a mode adds to a step of another one, as a part of the step without communication.
-
-    Round by round.
-    """
+    """Returns, for each round, the time that `mode` takes more than mode `to`, as a fraction of the
+    step without communication."""
     rounds = zip(figures[(system, mode)], figures[(system, to)], figures[(system, "none")])
     return [(mine - other) / base for mine, other, base in rounds]
 
 
 def line_of(model, ranks, arguments, figures):
-    """What was measured of a model, as JSON; times of steps are medians over rounds."""
+    """Returns the results of a model for JSON; times of steps are medians over rounds."""
     parameters = CRUMBS if model == "crumbs" else 0
     line = {"model": model, "ranks": ranks, "device": arguments.device,
             "zero_grad": arguments.zero, "clock": arguments.clock, "step": arguments.step,
@@ -213,8 +212,8 @@ def line_of(model, ranks, arguments, figures):
     if ("stretto", "ddp") in figures and ("stretto", "floor") in figures:
         line["added"]["above floor"] = spread(added(figures, "stretto", "ddp", "floor"))
     if parameters:
-        # What stretto adds above the floor is its hooks and bookkeeping: ranks also meet there, and
-        # wait for each other.
+        # The time above the floor is that of stretto's hooks and bookkeeping: in the floor mode
+        # ranks also meet and wait for each other.
         pairs = {f"{system} {mode}": (mode, system, "none")
                  for system, mode in figures if mode != "none"}
         if "above floor" in line["added"]:
@@ -234,7 +233,8 @@ def percent(values):
 
 
 def table(lines):
-    """Markdown: what each mode adds to a step, and the part of Gloo's cost that stretto has."""
+    """Returns Markdown: what each mode adds to a step, and stretto's cost as a fraction of
+    Gloo's."""
     columns = [key for key in COLUMNS if any(key in line["added"] for line in lines)]
     titles = ["model", "processes", *(COLUMNS[key] for key in columns), "stretto's part of Gloo's"]
     rows, said = [], []
@@ -255,7 +255,7 @@ def table(lines):
 
 
 def section(text, words, run):
-    """What stands in a document between two comments."""
+    """Returns the text of a document's section, which is between two comments."""
     command = shlex.join(["./dev", "bench", "ddp", *peers.without_files(words)])
     load = run["machine"]["load_before"]
     busy = (f"While others used {load:.1f} of the cores, so ranges are wide. "
@@ -313,7 +313,7 @@ def parse_arguments(words):
 
 
 def measure(arguments, ranks, python):
-    """Yields a line for each model."""
+    """Yields one result per model."""
     jobs = {}
     try:
         for system in arguments.systems:

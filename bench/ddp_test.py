@@ -1,7 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""stretto's DDP and PyTorch's compute the same bits; and ./dev bench ddp says what it measured."""
+"""Tests that stretto's DDP and PyTorch's compute the same bits, and of the output of ./dev bench
+ddp."""
 
 import json
 import os
@@ -19,7 +20,8 @@ PYTHON = ddp.python_with_torch(BUILD) if HAVE_TORCH else None
 
 
 def fingerprints(system, steps):
-    """Of the parameters of each model on each of two ranks after some steps."""
+    """Returns the fingerprints of each model's parameters after some steps, on each of two
+    ranks."""
     job = ddp.Job(system, 2, BUILD, PYTHON, small=True)
     try:
         found = {}
@@ -36,7 +38,7 @@ class SameBitsTest(unittest.TestCase):
     @unittest.skipUnless(HAVE_TORCH, "built without libtorch")
     @unittest.skipUnless(PYTHON, "no Python has the libtorch of this build")
     def test_two_ranks_train_like_those_of_python(self):
-        # With two ranks there is one order of summation, and halves are exact.
+        # Two ranks have only one order of summation, and division by two is exact.
         own = fingerprints("stretto", 5)
         self.assertEqual(own, fingerprints("gloo", 5))
         for model, of_ranks in own.items():
@@ -134,7 +136,7 @@ class ReportTest(unittest.TestCase):
             job.close()
         line = ddp.line_of("crumbs", 2, arguments, figures)
         self.assertIn("stretto above the floor adds", ddp.table([line]))
-        # Some hundred nanoseconds, and what sanitizers and a busy machine make of them.
+        # It takes some hundred nanoseconds, and more with sanitizers or on a busy machine.
         self.assertLess(line["ns_per_parameter"]["stretto above the floor"]["median"], 5000)
         floor, own = line["step_us"]["stretto floor"], line["step_us"]["stretto ddp"]
         self.assertLess(own, 3 * floor)

@@ -32,13 +32,14 @@ PACKET_BYTES = 256 << 10  # docs/engines.md
 
 
 def of_bench(output):
-    """Seconds one way, of what `stretto bench send_recv --json` prints."""
+    """Returns the seconds of one direction, from the output of `stretto bench send_recv --json`."""
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return lines[0]["p50_us"] / 1e6
 
 
 def of_perftest(output):
-    """Seconds one way, of what ucx_perftest prints: the median, as of stretto."""
+    """Returns the seconds of one direction, from ucx_perftest's output: the median, as for
+    stretto."""
     final = [line for line in output.splitlines() if line.startswith("Final:")]
     return float(final[-1].split()[2]) / 1e6
 
@@ -48,7 +49,7 @@ class Ucx:
 
     def __init__(self, network, program, count, folder):
         self.network, self.program, self.count = network, program, count
-        # These hosts have one memory, by which UCX would go round their network.
+        # These hosts share one memory, which UCX would use instead of their network.
         os.environ.update(UCX_TLS="tcp", UCX_NET_DEVICES=network.device)
         self.environment = hosts_systems.environment_of(network, folder) | {
             "STRETTO_TRANSPORT": "ucx", "STRETTO_SIZE": "2"}
@@ -95,7 +96,8 @@ class Mpi:
                               timeout=TIME_LIMIT_SECONDS).stdout
 
     def alone(self):
-        """As one message, or in pieces as stretto's packets are: whichever is faster."""
+        """Measures one message, and pieces the size of stretto's packets; returns the faster
+        result."""
         return min(float(self._run(str(self.driver), str(self.count), str(piece)))
                    for piece in (self.count, PACKET_BYTES))
 

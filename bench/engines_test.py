@@ -26,7 +26,7 @@ class EnginesTest(unittest.TestCase):
         if "Operation not permitted" in run.stderr or "is not installed" in run.stderr:
             self.skipTest(f"cannot make network namespaces: {run.stderr}")
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
-        # A MiB takes more than 8 ms on the wire, whoever moves it.
+        # One MiB takes more than 8 ms on the wire, with any library.
         alone, ours = (float(words.split()[-1]) for words in run.stdout.split(" ms,")[:2])
         self.assertGreater(alone, 7, run.stdout)
         self.assertGreater(ours, 7, run.stdout)

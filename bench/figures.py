@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""From lines of measurements to figures: medians over repeats, within one regime, and ratios."""
+"""Computes figures from measured lines: medians over repeats within one regime, and ratios."""
 
 import collections
 import dataclasses
@@ -31,16 +31,16 @@ def number(value):
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """What a table's rows differ in: `key` says which of a line's numbers that is."""
+    """The variable of a table's rows: `key` is its name in a line."""
 
     key: str
     caption: str
-    name_of: object = str  # Of such a number.
+    name_of: object = str  # Formats a value.
 
 
 @dataclasses.dataclass
 class Cell:
-    """One way to run one operation in one system: its lines of one regime."""
+    """One way of one system to run one operation: its lines of one regime."""
 
     system: str
     family: str
@@ -65,7 +65,7 @@ class Cell:
 
 @dataclasses.dataclass
 class Ratio:
-    """How many times longer the other takes: above 1, stretto is faster."""
+    """The other system's time divided by stretto's: above 1, stretto is faster."""
 
     value: float  # The median over the repeats that both have in this regime.
     low: float
@@ -81,7 +81,7 @@ class Ratio:
 
 @dataclasses.dataclass
 class Row:
-    """All that is known of one operation at one size in one regime."""
+    """All measurements of one operation at one size in one regime."""
 
     operation: str
     ranks: int
@@ -90,7 +90,7 @@ class Row:
     cells: list
 
     def best(self, family="", system="", buffers=""):
-        """The fastest cell of those that fit; None if there is none."""
+        """Returns the fastest cell that matches; None if there is none."""
         fitting = [cell for cell in self.cells
                    if family in ("", cell.family) and system in ("", cell.system)
                    and buffers in ("", cell.buffers)]
@@ -100,11 +100,11 @@ class Row:
         return self.best(system="stretto", buffers=kind)
 
     def ratio(self, kind, family):
-        """The best of a family over stretto on buffers of a kind."""
+        """Returns the ratio of a family's best time to stretto's on buffers of this kind."""
         return _ratio(self.best(family=family), self.ours(kind))
 
     def bare_ratio(self, kind):
-        """The best MPI over loops without a library: a guide to the ratio that is possible."""
+        """The best MPI over loops without a library: a guide to the largest possible ratio."""
         bare = self.best(family="bare", buffers=kind)
         if bare is None and self.bytes <= systems.LARGEST_MEETING_BYTES:
             bare = self.best(family="bare")
@@ -112,12 +112,12 @@ class Row:
 
 
 def _ratio(theirs, ours):
-    """Their time over ours, by repeats; None if a cell is missing."""
+    """Returns the ratio of their time to ours, over repeats; None if a cell is missing."""
     if ours is None or theirs is None or ours.p50_us <= 0:
         return None
     both = set(ours.p50s) & set(theirs.p50s)
     each = [theirs.p50s[repeat] / ours.p50s[repeat] for repeat in both]
-    # No repeat found both in this regime: then only their medians can be compared.
+    # If no repeat has both in this regime, only their medians can be compared.
     each = each or [theirs.p50_us / ours.p50_us]
     return Ratio(statistics.median(each), min(each), max(each), theirs)
 
@@ -133,10 +133,10 @@ def _cells(lines):
 
 
 def rows_of(lines):
-    """A Row for each operation, size and regime that has figures. "mixed" lines compare to nothing.
+    """Returns a Row for each operation, size and regime with figures. "mixed" lines are ignored.
 
-    An operation's sizes keep the order in which they were measured. Of two regimes, the one with
-    more lines comes first.
+    An operation's sizes keep the order of measurement. Of two regimes, the one with more lines
+    comes first.
     """
     groups = collections.OrderedDict()
     for line in lines:
@@ -155,7 +155,7 @@ def rows_of(lines):
 
 
 def bound_share(row, kind):
-    """The time of p copies at once over that of stretto; None if not known."""
+    """Returns the time of p concurrent copies divided by stretto's; None if not known."""
     ours, copies = row.ours(kind), row.best(family="bound")
     if ours is None or copies is None or ours.p50_us <= 0:
         return None

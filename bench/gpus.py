@@ -26,9 +26,9 @@ sys.path.append(str(ROOT / "scripts"))
 import gpu_check  # noqa: E402  pylint: disable=wrong-import-position
 
 IN_FLIGHT = [1, 2, 4, 8, 16]
-IN_FLIGHT_BYTES = 4 * figures.MIB  # Of each.
+IN_FLIGHT_BYTES = 4 * figures.MIB  # Of each operation.
 RANKS_BYTES = 64 * figures.MIB
-ALONE = "NCCL alone"  # As bench/drivers/gpu_systems.cc names it.
+ALONE = "NCCL alone"  # The name in bench/drivers/gpu_systems.cc.
 EXAMPLES = """examples:
   ./dev bench gpus                                  a rank for each GPU
   ./dev bench gpus --ranks 2,4,8                    also by number of ranks
@@ -45,7 +45,7 @@ PARTS = [figures.Axis("bytes", "By size, one all_reduce at a time", figures.size
 
 
 class DriverFailed(Exception):
-    """The text is what the job has said."""
+    """The driver failed; the text is the job's output."""
 
 
 def numbers_of(text):
@@ -81,7 +81,8 @@ def parse_arguments(words, gpus):
 
 
 def points_of(arguments, ranks):
-    """(bytes, in flight) of what is measured with so many ranks: all with the most of them."""
+    """Returns the (bytes, in flight) to measure with `ranks` ranks: the full list only for the
+    largest number of ranks."""
     points = [(RANKS_BYTES, 1)] if len(arguments.ranks) > 1 else []
     if ranks == max(arguments.ranks):
         # At least one element.
@@ -91,7 +92,7 @@ def points_of(arguments, ranks):
 
 
 def drive(arguments, ranks, points):
-    """What the driver prints."""
+    """Returns the driver's output."""
     programs = arguments.bin.resolve()
     hosts = ["--hosts", arguments.hosts] if arguments.hosts else []
     command = [programs / "stretto", "run", "-n", ranks, "--no-prefix", *hosts, "--",
@@ -109,7 +110,7 @@ def drive(arguments, ranks, points):
 
 
 def measure(arguments):
-    """(lines, sentences on what was left out, and on what has failed)"""
+    """Returns (lines, sentences on what was left out, sentences on failures)."""
     lines, sentences, failures = [], [], []
     for ranks in arguments.ranks:
         number_of = "1 rank" if ranks == 1 else f"{ranks} ranks"
@@ -128,7 +129,7 @@ def measure(arguments):
 
 
 def lines_of(part, lines):
-    """Those of a part, in the order of its axis."""
+    """Returns the lines of a part, sorted along its axis."""
     most = max((line["ranks"] for line in lines), default=0)
     fits = {"bytes": lambda line: line["ranks"] == most and line["in_flight"] == 1,
             "in_flight": lambda line: (line["ranks"] == most and line["bytes"] == IN_FLIGHT_BYTES),
@@ -143,12 +144,12 @@ def range_text(values):
 
 
 def ratios(line, alone):
-    """Round by round."""
+    """Returns the ratios of each round."""
     return [mine / other for mine, other in zip(line["us"], alone["us"])]
 
 
 def table(part, lines):
-    """Markdown: times, what calls take of the host, and times as multiples of those of NCCL."""
+    """Returns Markdown: times, host time of the calls, and times as multiples of NCCL's."""
     chosen = lines_of(part, lines)
     cells = {(line[part.key], line["system"]): line for line in chosen}
     systems = list(dict.fromkeys(line["system"] for line in chosen))

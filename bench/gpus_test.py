@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""./dev bench gpus measures, on doubles of NCCL and of GPUs, what it says."""
+"""Tests ./dev bench gpus on doubles of NCCL and of GPUs."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ VARIABLES = {"STRETTO_CUDA_DRIVER": DOUBLE, "STRETTO_CUDA_KERNELS": DOUBLE,
 
 
 def bench(*words, **variables):
-    """Exit status and output."""
+    """Returns the exit status and the output."""
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown), \
             unittest.mock.patch.dict("os.environ", VARIABLES | variables):
@@ -48,7 +48,7 @@ class GpusTest(unittest.TestCase):
         lines = [json.loads(line) for line in results.read_text().splitlines()]
         self.assertEqual({line["system"] for line in lines},
                          {"NCCL alone", "stretto nccl", "stretto cuda"})
-        # 8 bytes and 64 KiB, and 4 MiB once and three times.
+        # 8 bytes, 64 KiB, 4 MiB once, and 4 MiB three times at once.
         self.assertEqual(len(lines), 3 * 4)
         for line in lines:
             self.assertEqual((line["ranks"], len(line["us"]), len(line["call_us"])), (1, 2, 2))

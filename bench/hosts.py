@@ -55,24 +55,24 @@ import namespaces  # noqa: E402  pylint: disable=wrong-import-position
 ALGORITHMS = ("two_level_eager", "two_level_mapped", "two_level", "direct", "ring",
               "recursive_doubling", "recursive_halving")
 PLAIN_BYTES = 16 << 20
-# What bench/drivers/wire_driver.cc is told.
+# The arguments of bench/drivers/wire_driver.cc.
 TRAINING = types.SimpleNamespace(steps=10, total=20 << 20, bucket=1 << 20, backward_ms=40)
-LEAST_BUSY = 0.9  # Of the time, in a training step.
+LEAST_BUSY = 0.9  # The fraction of a training step in which the wire must be busy.
 START_SECONDS = 60
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What one kind of measurement has come to."""
+    """The results of one kind of measurement."""
 
     text: str
-    lines: list  # Objects.
-    versions: dict  # Of each system.
-    bad: list = dataclasses.field(default_factory=list)  # What is wrong, a sentence each.
+    lines: list  # One object per line of JSON.
+    versions: dict  # The version of each system.
+    bad: list = dataclasses.field(default_factory=list)  # Sentences on failures.
 
 
 def rate_of(word):
-    """ "1G", "100M": bits a second, by powers of 1000."""
+    """Parses "1G" or "100M" as bits per second, by powers of 1000."""
     factor = {"K": 1e3, "M": 1e6, "G": 1e9}.get(word[-1:].upper())
     try:
         return float(word[:-1]) * factor if factor else float(word)
@@ -151,7 +151,7 @@ def make_parser():
 
 
 def parse_arguments(words, given=None):
-    """`given`: arguments that hold where the words do not say otherwise."""
+    """`given`: arguments that apply unless `words` set them."""
     parser = make_parser()
     arguments = parser.parse_args(words, copy.copy(given))
     arguments.build, arguments.peers = arguments.build.resolve(), arguments.peers.resolve()
@@ -176,13 +176,15 @@ def parse_arguments(words, given=None):
 
 
 def needs_cable(arguments):
-    """A process that passes packets on between two hosts, instead of the kernel."""
+    """Whether the network needs a cable: a process, instead of the kernel, that forwards packets
+    between two hosts."""
     return arguments.delay or arguments.loss or arguments.connection_rate
 
 
 @contextlib.contextmanager
 def network_of(arguments, placement):
-    """The network, and a folder for what ranks remember of its links, while a `with` lasts."""
+    """Yields, for a `with` block, the network and a folder in which ranks keep its link
+    measurements."""
     name = f"hosts{os.getpid()}"
     if needs_cable(arguments):
         program = arguments.build / "bin" / "lossy_cable_program"
@@ -197,7 +199,8 @@ def network_of(arguments, placement):
 
 
 def plain_link(network):
-    """(round trip, 16 MiB both ways) in seconds, by plain sockets between hosts 0 and 1."""
+    """Returns (round trip, 16 MiB both ways) in seconds, measured with plain sockets between hosts
+    0 and 1."""
     script = [sys.executable, str(ROOT / "bench" / "drivers" / "plain_link.py")]
     far = [*network.enter(1), *hosts_systems.on_core_of(1), *script, "serve"]
     near = [*network.enter(0), *hosts_systems.on_core_of(0), *script, "ask", network.address(1),
@@ -213,9 +216,9 @@ def plain_link(network):
 
 
 class Predictions:
-    """What the library says that it would choose, and expect, by links that it measures anew before
-    each round: the machine's cores are near or far from each other for seconds at a time, and small
-    messages take half as long again where they are far."""
+    """The algorithm that the library would choose, and its predicted time, from links measured anew
+    before each round: for seconds at a time the machine's cores are near each other or far, and
+    small messages take 1.5 times as long when the cores are far."""
 
     def __init__(self, arguments, network, placement):
         self._program = str(arguments.build / "bin" / "stretto")
@@ -224,7 +227,7 @@ class Predictions:
         self.answers = {}  # (operation, bytes, repeat) -> object
 
     def ask(self, operation, size, repeat):
-        # A barrier has no size, but the program wants one.
+        # A barrier has no size, but the program requires one.
         command = [self._program, "bench", "--explain", "--json", "--collective", operation,
                    "--bytes", str(size or 8)]
         answer = outputs_of(command, self._network, self._placement, "off")[0]
@@ -232,7 +235,7 @@ class Predictions:
 
 
 def outputs_of(command, network, placement, cache, encryption="off", seconds=START_SECONDS):
-    """What each rank prints of a program that joins a job."""
+    """Returns the output of each rank of a program that joins a job."""
     with tempfile.TemporaryDirectory(prefix="stretto_bench_hosts_") as meet:
         common = systems.clean_environment(meet) | {
             "STRETTO_SIZE": str(len(placement))} | hosts_systems.environment_of(network, cache,
@@ -244,9 +247,10 @@ def outputs_of(command, network, placement, cache, encryption="off", seconds=STA
 
 
 def outputs_of_each(commands, environments, network, placement, seconds):
-    """What each rank prints, each with a command and an environment of its own."""
+    """Returns the output of each rank. Each rank has its own command and environment."""
     with contextlib.ExitStack() as stack:
-        # Nobody reads a pipe while the ranks run, and who has filled it waits.
+        # Files instead of pipes: nobody reads while the ranks run, and a full pipe would block
+        # them.
         files = [[stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
                  for _ in placement]
         ranks = [subprocess.Popen([*network.enter(host), *hosts_systems.on_core_of(host), *command],
@@ -255,7 +259,7 @@ def outputs_of_each(commands, environments, network, placement, seconds):
                  in zip(placement, commands, environments, files)]
         try:
             end = time.monotonic() + seconds
-            # A rank that fails leaves the others waiting, so none is waited for then.
+            # A rank that fails leaves the others waiting, so one failure ends the wait.
             while (None in (statuses := [rank.poll() for rank in ranks]) and not any(statuses)
                    and time.monotonic() < end):
                 time.sleep(0.1)
@@ -275,7 +279,8 @@ def outputs_of_each(commands, environments, network, placement, seconds):
 
 
 def add_expectations(lines, link, placement, explained):
-    """Each line's floor, and what the library has predicted for it, just before its round."""
+    """Adds to each line its floor, and the library's prediction from just before the line's
+    round."""
     for line in lines:
         line["floor_us"] = 1e6 * hosts_floor.floor_s(line["operation"], line["bytes"], placement,
                                                      link)
@@ -294,8 +299,8 @@ def add_expectations(lines, link, placement, explained):
 
 
 def report_plots(arguments):
-    """The three tables of hosts_plots.py: two on the first shape, up to the most bytes that were
-    asked for, and one on as many hosts with other numbers of ranks."""
+    """Measures the three tables of hosts_plots.py: two on the first shape, up to the largest of the
+    requested sizes, and one on the same number of hosts with other numbers of ranks."""
     first = arguments.shapes[0]
     lines = plot_lines(arguments, first, hosts_plots.asks_on_one_shape(max(arguments.bytes)))
     for shape in hosts_plots.shapes_of_ranks(first):
@@ -316,7 +321,8 @@ def plot_lines(arguments, shape, asks):
 
 
 def contest_on(arguments, placement, network, algorithms, cache):
-    """The contest of the systems that can run there, and why others cannot, by their names."""
+    """Returns the contest of the systems that can run here, and the reasons why others cannot, by
+    name."""
     cores = min(len(os.sched_getaffinity(0)), max(placement) + 1)
     place = systems.Place(len(placement), cores, arguments.build, arguments.peers)
     every = hosts_systems.all_on(network, placement, algorithms, cache)
@@ -327,7 +333,7 @@ def contest_on(arguments, placement, network, algorithms, cache):
 
 
 def measure_shape(arguments, shape):
-    """All lines of one shape; every line says how it was made."""
+    """Returns all lines of one shape; every line includes its parameters."""
     placement = hosts_systems.placement_of(shape)
     arguments.ranks = len(placement)
     with network_of(arguments, placement) as (network, cache):
@@ -348,8 +354,8 @@ def measure_shape(arguments, shape):
 
 
 def train_on(arguments, shape):
-    """Of each step: by the busiest port, the share of the time from its first bucket to the end of
-    its last one in which the wire carried something."""
+    """Returns, for each step, the fraction of the time from its first bucket to the end of its last
+    one in which the busiest port carried data."""
     placement = hosts_systems.placement_of(shape)
     command = [str(arguments.build / "bin" / "wire_driver"), TRAINING.steps, TRAINING.total,
                TRAINING.bucket, TRAINING.backward_ms]
@@ -368,8 +374,8 @@ def report_training(arguments):
 
 
 def wire_report(arguments, shares):
-    """A wire that is idle for more of a step than it may be has failed, where the bytes take longer
-    than the backward pass."""
+    """If sending the bytes takes longer than the backward pass, reports a failure for a wire that
+    is busy for less than LEAST_BUSY of a step."""
     wire_s = 8 * TRAINING.total * hosts_floor.WIRE_BYTES_PER_BYTE / arguments.rate
     least = LEAST_BUSY if wire_s > TRAINING.backward_ms / 1e3 else 0
     of_shapes = "; ".join(f"{shape} {100 * statistics.median(busy):.1f} % of the time (least "
@@ -387,14 +393,14 @@ def own_version():
 
 
 def processor_seconds():
-    """Of all processes that were started here and have ended."""
+    """Returns the CPU time of all processes that were started here and have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def join_on(arguments, placement):
-    """What bench/hosts_joining.py says of each of the repeats, in all of which links are measured,
-    as in a place that is new to a job."""
+    """Returns the facts of bench/hosts_joining.py for each repeat. Every repeat measures its links,
+    as a job does in a new place."""
     facts = []
     with network_of(arguments, placement) as (network, _):
         for _ in range(arguments.repeats):
@@ -439,8 +445,8 @@ def report(arguments):
 
 
 def measure_page(arguments):
-    """The parts of the page, each written when it has been measured; yields the report of each run
-    when that has ended."""
+    """Measures the parts of the page, and writes each when it is complete; yields the report of
+    each run as soon as it has ended."""
     for part in arguments.parts:
         runs = []
         for words in hosts_page.PARTS[part]:
@@ -453,7 +459,7 @@ def measure_page(arguments):
 
 def main(words):
     arguments = parse_arguments(words)
-    # Leaves by an exception, so that everything that was started is ended on the way out.
+    # Exits by an exception, so that all started processes are ended on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     conversation.adopt_orphans()
     conversation.remove_remains()
@@ -469,7 +475,7 @@ def main(words):
             subprocess.SubprocessError) as error:
         print(f"./dev bench hosts: {error}", file=sys.stderr)
         return 2
-    finally:  # What has been measured is not lost.
+    finally:  # Keeps the finished measurements.
         if reports:
             peers.write_lines(arguments.json, [line for one in reports for line in one.lines])
     peers.warn_if_busy(load)

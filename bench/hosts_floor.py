@@ -1,9 +1,9 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The reference for collectives between hosts: the bytes that the busiest port carries, and the
-messages that must wait for each other, by a measured round trip. It is no bound: what polls for
-messages can take less."""
+"""The reference time for collectives between hosts: the bytes through the busiest port, and the
+messages that must wait for each other, at half a measured round trip each. It is not a lower bound:
+a system that polls for messages can be faster."""
 
 import dataclasses
 import math
@@ -11,21 +11,22 @@ import sys
 
 import hosts_systems
 
-# Of 1514 bytes of an Ethernet frame 1448 are the program's, over TCP with time stamps.
+# A 1514-byte Ethernet frame carries 1448 bytes of payload, over TCP with time stamps.
 WIRE_BYTES_PER_BYTE = 1514 / 1448
 
 
 @dataclasses.dataclass(frozen=True)
 class Link:
-    """What a host has; `round_trip_s` is measured."""
+    """The link of a host; `round_trip_s` is measured."""
 
     bits_per_second: float
     round_trip_s: float
-    burst_bytes: int  # Pass at once, after a time in which nobody has sent.
+    burst_bytes: int  # These bytes pass at once after a pause.
 
     def seconds(self, host_bytes, hops):
-        """For so many bytes out of, or into, a host, and messages that wait for each other, again
-        and again: what passes at once has been saved up while the wire carried nothing."""
+        """Returns the time for so many bytes out of, or into, a host in repeated operations, with
+        `hops` messages that wait for each other. The bytes that pass at once were saved up while
+        the wire was idle."""
         on_wire = host_bytes * WIRE_BYTES_PER_BYTE
         queued = max(0.0, on_wire - self.burst_bytes)
         return max(on_wire * 8 / self.bits_per_second,
@@ -33,7 +34,8 @@ class Link:
 
 
 def host_bytes(operation, size, placement):
-    """Of the busiest port, with ranks of a host combined before anything leaves it."""
+    """Returns the bytes of the busiest port if each host combines its ranks' data before
+    sending."""
     ranks = len(placement)
     of_host = [placement.count(host) for host in sorted(set(placement))]
     hosts = len(of_host)
@@ -45,16 +47,16 @@ def host_bytes(operation, size, placement):
         return float(size)
     if operation == "all_to_all":
         return max(own * (ranks - own) for own in of_host) / ranks * size
-    # Of a host's own shares and of the others' ones, the more.
+    # The larger of the host's own shares and the others' shares.
     return max(max(own, ranks - own) for own in of_host) / ranks * size
 
 
-SUMS = ("all_reduce", "reduce_scatter", "reduce")  # To rank 0.
+SUMS = ("all_reduce", "reduce_scatter", "reduce")  # `reduce` is to rank 0.
 
 
 def subtrees(placement):
-    """Per host, how many subtrees of the canonical tree lie on it, and in no larger one that does:
-    so many values it has for each element, if what others have is left aside."""
+    """Returns for each host the number of largest subtrees of the canonical tree that lie entirely
+    on it. The host has one partial for each of them, of every element."""
     found = dict.fromkeys(placement, 0)
 
     def visit(begin, end):
@@ -70,9 +72,10 @@ def subtrees(placement):
 
 
 def canonical_host_bytes(operation, size, placement):
-    """Of the busiest port if sums are made in the canonical order: for each element some host gets
-    the values of all others' subtrees, and hands the sum to all, or to the root. Elements are
-    dealt out to hosts one by one, each where the busiest port has the least to do."""
+    """Returns the bytes of the busiest port for sums in the canonical order: for each element one
+    host receives the partials of all other hosts, and sends the sum to all hosts, or to the root.
+    Elements are assigned to hosts one by one, each to the host with which the busiest port has the
+    least load."""
     counts = subtrees(placement)
     root = sorted(set(placement)).index(placement[0])
     hosts = range(len(counts))
@@ -86,7 +89,7 @@ def canonical_host_bytes(operation, size, placement):
             theirs = sum(owned) - owned[host]
             out = theirs * counts[host]
             into = owned[host] * (sum(counts) - counts[host])
-            if operation == "all_reduce":  # Results go back.
+            if operation == "all_reduce":  # The host sends the sums to the others.
                 out += owned[host] * (len(counts) - 1)
                 into += theirs
             elif operation == "reduce" and host == root:
@@ -103,7 +106,7 @@ def canonical_host_bytes(operation, size, placement):
         return worst
 
     for part in range(parts):
-        if operation == "reduce_scatter":  # Each host gets what its ranks are to have.
+        if operation == "reduce_scatter":  # Each host owns its ranks' shares.
             host = max(hosts, key=lambda each: shares[each] * (part + 1) - owned[each])
         else:
             host = min(hosts, key=with_one_more)
@@ -123,7 +126,7 @@ def floor_s(operation, size, placement, link):
 
 
 def canonical_floor_s(operation, size, placement, link):
-    """The same where sums are made in the canonical order; None where that costs no more."""
+    """Returns the reference time for sums in the canonical order; None if it is not higher."""
     if operation not in SUMS or len(set(placement)) < 2:
         return None
     least = host_bytes(operation, size, placement)
@@ -134,7 +137,7 @@ def canonical_floor_s(operation, size, placement, link):
 
 
 def main(shapes):
-    """For each shape, by how many times the canonical order costs more than the floor."""
+    """Prints, for each shape, the time in the canonical order as a multiple of the floor."""
     for shape in shapes:
         placement = hosts_systems.placement_of(shape)
         times = [canonical_host_bytes(operation, 1, placement) / host_bytes(operation, 1, placement)

@@ -1,13 +1,13 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""How long many processes on a few hosts take to join, and what each then has."""
+"""How long many processes on a few hosts take to join, and the resources that each then holds."""
 
 import json
 import statistics
 
 HOSTS = 4
-# By how these differ a rank on another host costs what it does.
+# The difference of these two shapes is the cost per rank on another host.
 MESHES = ("4x2", "30x2")
 MANY_RANKS = 1000
 
@@ -17,8 +17,8 @@ def placement_of(ranks):
 
 
 def facts_of(began, outputs):
-    """Of one run of bench/drivers/join_driver.cc: `began`, before the first process was started,
-    in seconds since 1970."""
+    """Returns the facts of one run of bench/drivers/join_driver.cc. `began`: the time before the
+    first process was started, in seconds since 1970."""
     told = [json.loads(output) for output in outputs]
     return {"ranks": len(told),
             "joined_s": max(one["joined"] for one in told) - began,
@@ -34,7 +34,7 @@ def medians(runs):
 
 
 def text(runs):
-    """A sentence on all runs, with the medians."""
+    """Returns a sentence on all runs, with the medians."""
     median = medians(runs)
     return (f"{runs[0]['ranks']} ranks on {HOSTS} hosts: all had joined {median['joined_s']:.2f} s "
             f"after the first was started, and passed a barrier after {median['met_s']:.2f} s "
@@ -46,7 +46,8 @@ def text(runs):
 
 
 def mesh_text(few, many):
-    """What each rank more on another host costs a rank, and what so many ranks would."""
+    """Returns the cost to a rank of each additional rank on another host, and the total for
+    MANY_RANKS."""
     few, many = medians(few), medians(many)
     ranks = many["ranks"] - few["ranks"]
     more = MANY_RANKS - many["ranks"]

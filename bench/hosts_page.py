@@ -10,7 +10,7 @@ import peers
 BEGIN = "<!-- {}: made by ./dev bench hosts --page -->"
 END = "<!-- end of {} -->"
 
-# A cable with delay, loss or limits of connections is a process, which carries some hundred Mbit/s.
+# A cable with delay, loss or limited connections is a process, which carries a few hundred Mbit/s.
 FEW = "--bytes 8,64K,1M --no-algorithms"
 PARTS = {
     "gigabit": ["--shapes 2x2,4x1,3+1,rr2x2 --bytes 8,4K,64K,1M",
@@ -44,7 +44,8 @@ PARTS = {
 
 
 def part_text(runs):
-    """Of a part's runs, each (words, cores that others used before, report), what they say."""
+    """Returns the text of a part's runs; a run is (words, cores used by others before it,
+    report)."""
     return wrapped("\n\n".join(
         f"`./dev bench hosts {words}`, {versions_text(report.versions)}, while others used "
         f"{load:.1f} of the cores:\n\n{report.text}" for words, load, report in runs))
@@ -55,12 +56,12 @@ def versions_text(versions):
 
 
 def wrapped(text):
-    """Lines of at most 100 columns, but for tables."""
+    """Wraps lines at 100 columns, except in tables."""
     return "\n".join(line if line.startswith("|") else
                      textwrap.fill(line, 100, break_long_words=False, break_on_hyphens=False)
                      for line in text.splitlines())
 
 
 def put(path, part, text):
-    """Replaces what a page says of a part."""
+    """Replaces the text of a part in a page."""
     peers.put_into(path, BEGIN.format(part), END.format(part), text)

@@ -1,8 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Three tables between hosts, for stretto and its peers, two-level against flat: how the speed of
-an all-reduce depends on its size, on how many run at a time, and on the number of ranks."""
+"""Three tables between hosts, for stretto and its peers, two-level against flat: the speed of an
+all-reduce by its size, by the number of concurrent ones, and by the number of ranks."""
 
 import dataclasses
 import statistics
@@ -16,7 +16,7 @@ PART_BYTES = 1 << 20
 AT_ONCE = [1, 2, 4, 8, 16]
 RANKS_OF_HOST = [1, 2, 3, 4]
 RANKS_BYTES = 4 << 20
-# By system and algorithm. Of stretto: what it chooses, and what is compared by name.
+# By system and algorithm. For stretto: its own choice, and the algorithms compared by name.
 NAMES = {("stretto", ""): "stretto", ("stretto", "two_level_mapped"): "stretto, two-level",
          ("stretto", "direct"): "stretto, flat", ("gloo", ""): "Gloo", ("openmpi", ""): "Open MPI"}
 ALGORITHMS = ("two_level_mapped", "direct")
@@ -24,7 +24,7 @@ ALGORITHMS = ("two_level_mapped", "direct")
 
 @dataclasses.dataclass(frozen=True)
 class Ask:
-    """One point of a plot: an all-reduce, or several at once, of so many bytes in all."""
+    """One point of a plot: one or several concurrent all-reduces, of `bytes` in total."""
 
     plot: str
     x: int
@@ -43,7 +43,7 @@ def asks_of_ranks(ranks):
 
 
 def measure(contest, asks):
-    """A line for each point, system, algorithm and repeat, in turns."""
+    """Measures a line for each point, system, algorithm and repeat, in turns."""
     for ask in asks:
         for repeat in range(contest.arguments.repeats):
             for system in contest.systems:
@@ -55,13 +55,14 @@ def measure(contest, asks):
 
 
 def shapes_of_ranks(shape):
-    """The shape with other numbers of ranks on each host: as many hosts."""
+    """Returns shapes with as many hosts and other numbers of ranks per host."""
     hosts = max(hosts_systems.placement_of(shape)) + 1
     return [f"{hosts}x{ranks}" for ranks in RANKS_OF_HOST]
 
 
 def speeds(lines, plot):
-    """{name: {x: MB/s of each repeat}}: the bytes of a rank's buffers over the time."""
+    """Returns {name: {x: MB/s of each repeat}}, the bytes of a rank's buffers divided by the
+    time."""
     found = {}
     for line in lines:
         if line["plot"] == plot and "p50_us" in line:
@@ -77,7 +78,7 @@ PLOTS = [figures.Axis("size", "One all_reduce, by bytes per rank", figures.size_
 
 
 def text(lines):
-    """A table for each plot."""
+    """Returns a table for each plot."""
     parts = []
     for plot in PLOTS:
         found = speeds(lines, plot.key)

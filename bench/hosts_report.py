@@ -21,8 +21,9 @@ def time_text(microseconds):
 
 
 def medians(lines):
-    """(operation, bytes, system, algorithm) -> a line whose p50_us is the median of all repeats, as
-    are the choice and, where there are predictions, "predicted": each over what was measured."""
+    """Returns {(operation, bytes, system, algorithm): line}, where p50_us is the median of all
+    repeats, `chosen` the most frequent choice, and `predicted`, if there are predictions, the
+    median of predicted over measured time."""
     groups = {}
     for line in lines:
         if "p50_us" in line:
@@ -50,20 +51,20 @@ def times_of_floor(line):
 
 
 def chosen_text(line):
-    """And in brackets predicted over measured."""
+    """Returns the choice and, in brackets, its predicted over measured time."""
     return line["chosen"] + (f" ({line['predicted']:.2f})" if "predicted" in line else "")
 
 
 def floor_text(lines):
-    """And in brackets that of the canonical order, where it is another one."""
+    """Returns the floor and, in brackets, the one for the canonical order if it differs."""
     canonical = next((f" ({time_text(line['canonical_us'])})" for line in lines
                       if "canonical_us" in line), "")
     return time_text(lines[0]["floor_us"]) + canonical
 
 
 def compared(found):
-    """(titles, rows), for every operation and size: the reference, and each system's time with its
-    multiple of it."""
+    """Returns (titles, rows): for every operation and size the reference time, and each system's
+    time with its multiple of the reference."""
     systems = [name for name in TITLES if any(key[2] == name for key in found)]
     rows = []
     for operation, size in dict.fromkeys(key[:2] for key in found):
@@ -79,7 +80,7 @@ def compared(found):
 
 
 def by_algorithm(found):
-    """What each algorithm of an all_reduce takes, and how far its prediction is from that."""
+    """Returns a table of each all_reduce algorithm's time, with predicted over measured time."""
     named = {key: line for key, line in found.items() if key[3]}
     algorithms = list(dict.fromkeys(key[3] for key in named))
     rows = []
@@ -96,7 +97,7 @@ def by_algorithm(found):
 
 
 def cost_of_encryption(found):
-    """How many times as long each operation takes with TLS, as a list of a sentence or none."""
+    """Returns at most one sentence: how many times as long operations take with TLS."""
     ratios = [line["p50_us"] / found[*key[:2], "stretto", ""]["p50_us"]
               for key, line in found.items()
               if key[2] == "stretto_tls" and (*key[:2], "stretto", "") in found]
@@ -105,8 +106,8 @@ def cost_of_encryption(found):
 
 
 def near_predictions(found, named=True):
-    """(how many predictions are near what was measured, of how many): of algorithms that were asked
-    for by name, or of what was chosen."""
+    """Returns (the number of predictions near the measurement, the number of predictions): of
+    algorithms that were requested by name, or of the chosen ones."""
     ratios = [line["predicted"] for line in found.values()
               if "predicted" in line and bool(line["algorithm"]) == named]
     return sum(abs(ratio - 1) <= NEAR_PREDICTION for ratio in ratios), len(ratios)
@@ -128,14 +129,14 @@ def link_text(facts):
 
 
 def left_out_texts(facts):
-    """Which systems were not measured, or not to the end, and why."""
+    """Says which systems were not measured, or not completely, and why."""
     return [f"Without {TITLES[name]}: {reason}" for name, reason in facts["missing"].items()] + [
         f"{TITLES.get(name, name)}: {text}" for name, texts in facts["notes"].items()
         for text in texts]
 
 
 def text(facts, lines):
-    """Of one shape."""
+    """Returns the report of one shape."""
     found = medians(lines)
     parts = [f"{facts['shape']}: {link_text(facts)}.", peers.markdown(*compared(found)),
              *cost_of_encryption(found)]

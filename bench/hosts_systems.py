@@ -3,8 +3,8 @@
 
 """The systems that bench/hosts.py compares: those of bench/systems.py, with each rank on a host.
 
-A host has one core, so that ranks of different hosts do not take turns on one: as many hosts as
-this machine has cores run at once, as real ones do.
+Each host has one core of its own, so that ranks of different hosts do not take turns on a core. As
+many hosts as this machine has cores run at the same time, like real hosts.
 """
 
 import dataclasses
@@ -16,7 +16,8 @@ NAMES = ("stretto", "stretto_tls", "gloo", "openmpi")
 
 
 def placement_of(name):
-    """The host of every rank: "2x2", "3+1", and "rr2x2" in turns. ValueError for other words."""
+    """Returns the host of every rank: "2x2", "3+1", and "rr2x2" in turns. Raises ValueError for
+    other words."""
     if "+" in name:
         return [host for host, ranks in enumerate(name.split("+")) for _ in range(int(ranks))]
     hosts, ranks = (int(word) for word in name.removeprefix("rr").split("x"))
@@ -26,13 +27,13 @@ def placement_of(name):
 
 
 def on_core_of(host):
-    """The words that give a program its host's core."""
+    """Returns the words that restrict a program to its host's core."""
     cores = sorted(os.sched_getaffinity(0))
     return ["taskset", "-c", str(cores[host % len(cores)])]
 
 
 class OnHosts(systems.System):
-    """A system whose ranks are each started in the namespace of its host."""
+    """A system that starts each rank in the network namespace of its host."""
 
     def __init__(self, inner, network, placement, algorithms=()):
         super().__init__(inner.name, inner.title)
@@ -54,7 +55,7 @@ class OnHosts(systems.System):
             return [systems.Variant(operation, 0)]
         in_place = operation in ("all_reduce", *systems.IN_PLACE_OPERATIONS)
         named = self.algorithms if operation == "all_reduce" else ()
-        if len(set(self.placement)) == len(self.placement):  # No host has memory to share.
+        if len(set(self.placement)) == len(self.placement):  # No two ranks share a host's memory.
             mapped = ("two_level_mapped", "two_level_eager")
             named = [name for name in named if name not in mapped]
         return [systems.Variant(operation, size, "private", in_place, algorithm)
@@ -67,12 +68,13 @@ class OnHosts(systems.System):
 
 
 def mpirun_between(network, ranks_of, agent):
-    """(the words before an mpirun, its options): daemons on the hosts, each with so many ranks, are
-    started by a stand-in for ssh, which enters a namespace and is written to the file `agent`."""
+    """Returns (the words before an mpirun, its options): mpirun starts a daemon for `ranks_of`
+    ranks on each host by a stand-in for ssh, which enters a namespace. The stand-in is written to
+    the file `agent`."""
     subnets = network.subnets()
     cases = "".join(f"{network.address(host)}) space={network.space(host)};"
                     f" core='{' '.join(on_core_of(host))}';;\n" for host in range(len(ranks_of)))
-    # A host name of its own: mpirun takes daemons of the same name for one.
+    # Each daemon gets its own host name, because mpirun takes daemons of the same name for one.
     agent.write_text(f'#!/bin/sh\nhost=$1\nshift\ncase $host in\n{cases}esac\n'
                      'exec ip netns exec $space unshare --uts $core sh -c '
                      '"hostname $space; $*"\n')
@@ -101,8 +103,8 @@ class OpenMpiOnHosts(OnHosts):
 
 
 def environment_of(network, link_cache, encryption="off"):
-    """What stretto's ranks are told besides who they are. Jobs with and without encryption may run
-    at the same time."""
+    """Returns the environment of stretto's ranks, except for their identity. Jobs with and without
+    encryption may run at the same time."""
     port = 29601 if encryption == "tls" else 29600
     subnets = network.subnets()
     cards = {"STRETTO_NETWORK": ",".join(subnets)} if len(subnets) > 1 else {}
@@ -114,9 +116,9 @@ def environment_of(network, link_cache, encryption="off"):
 
 
 def all_on(network, placement, algorithms, link_cache):
-    """Every system by its name, in the order of columns."""
+    """Returns every system by its name, in the order of columns."""
     gloo = systems.Gloo()
-    # Gloo takes the interface that the host's name resolves to, unless it is told.
+    # Unless told otherwise, Gloo uses the interface to which the host's name resolves.
     inner_start = gloo.start
     gloo.start = lambda place: [
         dataclasses.replace(started, environment=started.environment

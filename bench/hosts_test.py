@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tests of bench/hosts.py. What needs the drivers or network namespaces is skipped without them."""
+"""Tests of bench/hosts.py. Some are skipped without the drivers or network namespaces."""
 
 import functools
 import json
@@ -279,13 +279,14 @@ class PlotsTest(unittest.TestCase):
 
 
 def spaces_of(pid):
-    """The namespaces that the process has left behind. Other tests make theirs meanwhile."""
+    """Returns the namespaces that this process has left behind; other tests create theirs
+    meanwhile."""
     said = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=False).stdout
     return [name for name in said.split() if name.startswith((f"hosts{pid}h", f"hosts{pid}s"))]
 
 
 class RunsHosts(unittest.TestCase):
-    said = ""  # By the last run.
+    said = ""  # The output of the last run.
 
     def run_hosts(self, *words, codes=(0,)):
         if not (BUILD / "bin/stretto_driver").exists():
@@ -311,7 +312,7 @@ class RunTest(RunsHosts):
     def test_every_operation_is_right_on_uneven_hosts_and_in_turns(self):
         lines = self.run_hosts("--shapes", "3+1,rr2x2", "--operations", "all", "--bytes", "16,256K",
                                "--algorithms", "two_level_mapped")
-        # Of 6 operations 2 sizes, a barrier, and an algorithm of one operation.
+        # 6 operations of 2 sizes, a barrier, and one operation's algorithm by name.
         self.assertEqual(len(lines), 2 * (6 * 2 + 1 + 2))
         for entry in lines:
             self.assertGreater(entry["p50_us"], 0)
@@ -332,7 +333,8 @@ class RunTest(RunsHosts):
         if not (BUILD / "bin/lossy_cable_program").exists():
             self.skipTest("the cable is not built")
         entry, = self.run_hosts("--delay", "10", "--bytes", "8", "--no-algorithms")
-        # A message there at least; the ranks of a host need not wait for each other's.
+        # At least one message to the other host; the ranks of a host need not wait for each
+        # other's.
         self.assertGreater(entry["p50_us"], 10_000)
         self.assertGreater(entry["predicted_us"], 0.6 * entry["p50_us"])
         self.assertLess(entry["predicted_us"], 1.6 * entry["p50_us"])

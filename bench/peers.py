@@ -28,13 +28,13 @@ import peers_table
 import systems
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# A system that keeps failing is not started more often than this.
+# A system that keeps failing is started at most so often.
 MAX_STARTS = 3
-# Above this something else uses the cores, and nobody should trust the figures.
+# Above this load, other programs use the cores and the figures are not reliable.
 BUSY_LOAD = 0.5
 NOT_BY_DEFAULT = {"stretto-tcp", "stretto-staged"}
-# What is slow and so many times slower than the best of its family is not repeated: it cannot
-# become the best, and it would take most of the time of the run.
+# A slow system that takes so many times as long as the best of its family is not repeated: it
+# cannot become the best, and would take most of the run's time.
 HOPELESS_FACTOR = 3
 HOPELESS_FROM_US = 10_000
 
@@ -91,7 +91,7 @@ def parse_arguments(words):
 
 
 def real_size(operation, size, ranks):
-    """Where every rank has a share, it is at least one element and the same for all."""
+    """Rounds a size so that shares have at least one element and are equal on all ranks."""
     unit = systems.ELEMENT_BYTES
     if operation in ("reduce_scatter", "all_gather", "all_to_all"):
         unit *= ranks
@@ -99,7 +99,7 @@ def real_size(operation, size, ranks):
 
 
 def plan_of(arguments):
-    """(operation, size) of every row, in the order of measurement."""
+    """Returns (operation, size) of every row, in the order of measurement."""
     rows = []
     for operation in arguments.operations:
         sizes = [0] if operation == "barrier" else arguments.bytes
@@ -111,7 +111,7 @@ def plan_of(arguments):
 
 
 class Progress:
-    """One changing line on a terminal; elsewhere a line a row."""
+    """One changing line on a terminal; elsewhere one line per row."""
 
     def __init__(self, total):
         self.total = total
@@ -140,7 +140,7 @@ class Progress:
 
 
 class Contest:
-    """All systems at once; each sleeps while another is measured."""
+    """All systems at the same time; each sleeps while another is measured."""
 
     def __init__(self, arguments, chosen, place):
         self.arguments = arguments
@@ -148,8 +148,8 @@ class Contest:
         self.systems = chosen
         self.running = {}
         self.starts = {system.name: 0 for system in chosen}
-        self.notes = {}  # Name of a system: what went wrong with it.
-        self.too_slow = {}  # (name, operation): the size from which on it is not asked any more.
+        self.notes = {}  # By name of the system: the problems with it.
+        self.too_slow = {}  # (name, operation): sizes from this one on are not measured.
         self.lines = []
         self.own_version = f"stretto {commit_of()}"
         self.logs = arguments.peers / "logs"
@@ -161,7 +161,7 @@ class Contest:
             self.notes[system.name].append(text)
 
     def conversation_with(self, system):
-        """The running system, started if need be; None if it cannot be."""
+        """Returns the running system, started if need be; None if it cannot start."""
         if system.name in self.running:
             return self.running[system.name]
         if self.starts[system.name] >= MAX_STARTS:
@@ -184,7 +184,7 @@ class Contest:
         self.lines.append(line | self._answer(system, operation, variant))
 
     def _answer(self, system, operation, variant):
-        """What a line says besides what was asked."""
+        """Returns the fields of a line that come from the answer."""
         if variant.bytes >= self.too_slow.get((system.name, operation), float("inf")):
             return {"error": "skipped: it did not answer in time before"}
         talk = self.conversation_with(system)
@@ -206,7 +206,7 @@ class Contest:
         return answer
 
     def hopeless(self, system, variant):
-        """Whether what the first repeat has shown is enough."""
+        """Whether the first repeat shows that further ones are pointless."""
         rounds = [line for line in self.lines if "p50_us" in line and line["repeat"] == 0
                   and line["operation"] == variant.operation and line["bytes"] == variant.bytes
                   and line["family"] == system.family]
@@ -235,7 +235,8 @@ class Contest:
         progress.clear()
 
     def _round(self, operation, size, repeat, progress):
-        """Every system once, by kind of buffers, beginning with another one each time."""
+        """Measures every system once for each kind of buffers; each round begins with another
+        system."""
         turn = repeat % len(self.systems)
         order = self.systems[turn:] + self.systems[:turn]
         for kind in figures.KINDS:
@@ -264,7 +265,7 @@ def first_line(path, pattern):
 
 
 def machine_of(cores):
-    """Of the machine only what matters for the figures; nothing that names it."""
+    """Returns what affects the figures, and nothing that identifies the machine."""
     memory = int(first_line("/proc/meminfo", r"MemTotal:\s+(\d+)") or 0)
     return {"cpu": first_line("/proc/cpuinfo", r"model name\s*:\s*(.*)") or platform.machine(),
             "l3": first_line("/sys/devices/system/cpu/cpu0/cache/index3/size", r"(.*)"),
@@ -281,7 +282,7 @@ def huge_pages():
 
 
 def commit_of():
-    """The commit that was measured; with a plus if files differ from it."""
+    """Returns the measured commit, with a plus if files differ from it."""
     if shutil.which("git") is None:
         return "unknown"
 
@@ -290,14 +291,15 @@ def commit_of():
     head = git("rev-parse", "--short=12", "HEAD")
     if head.returncode != 0:
         return "unknown"
-    # What is written about runs does not change what is measured.
+    # Changes of documents do not change the measured program.
     changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs",
                   ":!README.md").stdout.strip()
     return head.stdout.strip() + ("+" if changed else "")
 
 
 def without_files(words):
-    """The words of a command line less where results go: that changes no figure."""
+    """Returns a command line without the options that name files and folders, which change no
+    figure."""
     kept, skip = [], False
     for word in words:
         is_file = word in ("--json", "--page", "--document", "--build", "--peers")
@@ -308,12 +310,12 @@ def without_files(words):
 
 
 def markdown(titles, rows):
-    """A table."""
+    """Returns a table."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *rows))
 
 
 def put_into(path, begin, end, text):
-    """Replaces what a page has between two lines."""
+    """Replaces the text between two lines of a page."""
     head, found, rest = path.read_text().partition(begin)
     _, also_found, tail = rest.partition(end)
     if not found or not also_found:
@@ -322,7 +324,7 @@ def put_into(path, begin, end, text):
 
 
 def write_lines(path, lines):
-    """An object a line, where a file was named."""
+    """Writes one object per line, if `path` names a file."""
     if path:
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -339,10 +341,11 @@ def add_places(parser):
 
 
 def cores_in_use(seconds=1.0):
-    """How many cores others keep busy, while this waits; 0 where the system does not say."""
+    """Returns the number of cores that others keep busy while this function waits; 0 if unknown."""
     def busy_ticks():
         words = first_line("/proc/stat", r"cpu\s+(.*)").split()
-        # User, nice, system, idle, wait, interrupts: what is not idle.
+        # User, nice, system, interrupts and soft interrupts: the time that is neither idle nor
+        # waiting.
         return sum(int(word) for word in words[:3] + words[5:7])
     before = busy_ticks()
     time.sleep(seconds)
@@ -374,7 +377,7 @@ def run_of(words, place, chosen, contest):
 
 
 def choose(arguments, place):
-    """The systems to compare, and why the others are not there."""
+    """Returns the systems to compare, and the reasons why the others are missing."""
     every = systems.all_systems()
     names = arguments.systems or [name for name in every if name not in NOT_BY_DEFAULT]
     reasons = {name: every[name].missing(place) for name in names}
@@ -392,7 +395,7 @@ def main(words):
     if not chosen:
         print("nothing to measure", file=sys.stderr)
         return 2
-    # Leaves by an exception, so that everything that was started is ended on the way out.
+    # Exits by an exception, so that all started processes are ended on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     conversation.adopt_orphans()
     conversation.remove_remains()
@@ -401,7 +404,7 @@ def main(words):
     with contextlib.closing(Contest(arguments, chosen, place)) as contest:
         try:
             contest.run()
-        finally:  # What was measured before an interrupt is kept.
+        finally:  # Keeps the measurements after an interrupt.
             write_lines(arguments.json, contest.lines)
     run = run_of(words, place, chosen, contest)
     warn_if_busy(load)

@@ -18,7 +18,7 @@ bound: the time of p copies at once over ours. Regime "shared": more ranks than 
 
 
 def time_text(us):
-    """Three digits, in microseconds."""
+    """Formats microseconds with three digits."""
     if us >= 99.95:
         return f"{us:.0f}"
     if us >= 9.995:
@@ -27,7 +27,7 @@ def time_text(us):
 
 
 def align(rows):
-    """Columns as wide as needed; the first to the left, the others to the right."""
+    """Pads columns to equal width; the first is left-aligned, the others right-aligned."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return ["  ".join(text.ljust(width) if i == 0 else text.rjust(width)
                       for i, (text, width) in enumerate(zip(row, widths))).rstrip()
@@ -35,7 +35,7 @@ def align(rows):
 
 
 class Columns:
-    """What the rows of one operation have, so that no column is empty everywhere."""
+    """The columns for which at least one row of an operation has values."""
 
     def __init__(self, rows, names):
         self.kinds = [kind for kind in figures.KINDS if any(row.ours(kind) for row in rows)]
@@ -108,7 +108,7 @@ def heading(run):
 
 
 def text(run, rows):
-    """All tables, what the columns mean, and what went wrong."""
+    """Returns all tables, the meaning of the columns, and the problems."""
     names = [entry["name"] for entry in run["systems"]]
     parts = ["\n" + heading(run)]
     for operation in dict.fromkeys(row.operation for row in rows):

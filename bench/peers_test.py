@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tests of bench/peers.py. What needs the drivers is skipped where they are not built."""
+"""Tests of bench/peers.py. Some are skipped if the drivers are not built."""
 
 import json
 import os
@@ -96,7 +96,7 @@ class FiguresTest(unittest.TestCase):
         self.assertAlmostEqual(row.bare_ratio("private").value, 1.5)
         self.assertAlmostEqual(row.bare_ratio("huge").value, 2)
         self.assertIsNone(row.bare_ratio("registered"))
-        # Where a line holds everything, it does not matter whose memory it comes from.
+        # If the bytes fit into one cache line (a meeting), the kind of memory does not matter.
         row = self.row([line("stretto", 10), line("mpich", 12), line("bare", 8)])
         self.assertAlmostEqual(row.bare_ratio("registered").value, 1.5)
 
@@ -191,7 +191,8 @@ READY = ("import json, os, sys, time\nmeet = sys.argv[sys.argv.index('--meet') +
 
 
 class FakeSystem(systems.Mpi):
-    """Ranks that are ready, and then do what `body` says; below a shell, as below a launcher."""
+    """Ranks that become ready and then do what `body` says; started by a shell, as if by a
+    launcher."""
 
     def __init__(self, body, first=""):
         super().__init__("fake", "fake", "", "")
@@ -215,7 +216,8 @@ class ConversationTest(unittest.TestCase):
         self.assertFalse(talk.meet.exists())
 
     def shared_name(self):
-        """Gone after the test, however it ends: others look for what stretto leaves behind."""
+        """Returns a name whose file is removed after the test, because other tests look for remains
+        of stretto."""
         path = pathlib.Path(f"/dev/shm/peers_test.{os.getpid()}")
         self.addCleanup(path.unlink, missing_ok=True)
         return str(path)
@@ -227,7 +229,7 @@ class ConversationTest(unittest.TestCase):
         self.assert_gone(talk)
 
     def answer(self, **words):
-        """What comes of a line, if rank 1 answers these words and rank 0 that all is well."""
+        """Returns the result of a line for which rank 1 answers `words`, and rank 0 "ok"."""
         times = dict.fromkeys(conversation.TIMES, 7) | {"flag_ns": [50, 60], "regime": "near"}
         talk = self.talk(f"asked = open(f'{{meet}}/ask.{{sys.argv[-1]}}').readline()\n"
                          f"words = {words!r} if sys.argv[-1] == '1' else {{'answer': 'ok'}}\n"
@@ -271,7 +273,7 @@ class ConversationTest(unittest.TestCase):
         if not os.access("/dev/shm", os.W_OK):
             self.skipTest("no /dev/shm")
         name = self.shared_name()
-        # The file is there before the parent reads who is ready, and has its last use behind it.
+        # The file exists before the parent reads which ranks are ready, and is not used afterwards.
         first = f"file = open({name!r}, 'w')\n"
         talk = self.talk("time.sleep(0.3)\nos._exit(3)\n", first)
         self.fail_and_close(talk, "ended with", timeout=10)
@@ -292,15 +294,15 @@ class DriverTest(unittest.TestCase):
             capture_output=True, text=True)
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         lines = [json.loads(text) for text in (folder / "lines").read_text().splitlines()]
-        # A container may forbid to read another process' memory.
+        # A container may forbid reading another process' memory.
         refused = [entry for entry in lines if "error" in entry]
         self.assertEqual([entry for entry in refused
                           if entry["system"] != "bare" or entry["bytes"] < 65536], [])
         self.assertLessEqual(len(refused), 3)
-        # Of 3 operations on 2 kinds of buffers, one of them in and out of place, 3 sizes, and 2
-        # ways to copy 2 of them; and a barrier. Without a library: a meeting for each 8 bytes and
-        # the barrier; of each operation 64 KiB of each kind, if private also staged; and few bytes
-        # to broadcast.
+        # 3 operations on 2 kinds of buffers, one operation in place and out of place, 3 sizes; 2
+        # ways to copy for 2 operations; a barrier. Without a library: a meeting for each operation
+        # of 8 bytes and for the barrier; each operation of 64 KiB with each kind of buffers,
+        # private ones also staged; and two small broadcasts.
         self.assertEqual(len(lines), (3 + 1) * 2 * 3 + 3 * 2 * 2 + 1 + (3 + 1) + 3 * 3 + 2)
         for entry in lines:
             if entry in refused:

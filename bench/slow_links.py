@@ -102,7 +102,7 @@ def measure(arguments, rate):
 
 
 def table(lines, megabytes):
-    """Of each system and codec the medians of all rounds, at each rate."""
+    """Returns the medians of all rounds for each system, codec and rate."""
     rates = list(dict.fromkeys(line["rate"] for line in lines))
 
     def median(codec, rate, key):
@@ -125,7 +125,7 @@ def table(lines, megabytes):
 
 
 def section(text, words, arguments, load):
-    """What stands in the document between the two comments."""
+    """Returns the text of the document's section, which is between two comments."""
     command = shlex.join(["python3", "bench/slow_links.py", *peers.without_files(words)])
     return (f"`{command}`, commit {peers.commit_of()}, while others used {load:.1f} of the cores: "
             f"medians of {arguments.rounds} rounds.\n\n{text}")

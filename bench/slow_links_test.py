@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What bench/slow_links.py prints, of lines that nobody had to measure."""
+"""Tests of the output of bench/slow_links.py, on made-up lines."""
 
 import unittest
 

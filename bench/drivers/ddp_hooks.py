@@ -47,8 +47,8 @@ def wrapped(hook, layers, backend):
     torch.manual_seed(1)
     model = torch.nn.Sequential(*[torch.nn.Linear(LAYER, LAYER, bias=False)
                                   for _ in range(layers)])
-    # One bucket: with several, steps of PowerSGD's hook have ended in time-outs of Gloo. Its second
-    # all_reduces begin when the first ones end, perhaps not in the same order on all ranks.
+    # One bucket only: with several, steps of PowerSGD's hook have ended in time-outs of Gloo. Its
+    # second all_reduces begin when the first ones end, perhaps not in the same order on all ranks.
     ddp = DistributedDataParallel(model, bucket_cap_mb=4 * layers + 1)
     register_hook(hook, ddp, backend)
     return ddp
@@ -97,7 +97,7 @@ def main():
                               "codec": hook, "step_s": statistics.median(steps[WARM_UP:]),
                               "alone_s": statistics.median(alone)}), flush=True)
     dist.barrier()
-    # Leaving the group in order can take Gloo a minute when a rank has gone already.
+    # Destroying the group can take Gloo a minute if a rank has already gone.
     sys.stdout.flush()
     os._exit(0)
 

@@ -123,7 +123,7 @@ def make_model(name, small):
 
 
 def make_batch(name, small, rank):
-    """Inputs and targets of a rank, the same in every step."""
+    """Returns the inputs and targets of a rank, the same in every step."""
     torch.manual_seed(100 + rank)
     if name == "mlp":
         width, examples = (32, 8) if small else (1024, 64)

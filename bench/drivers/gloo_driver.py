@@ -33,14 +33,14 @@ def tensor_at(address, count):
 
 
 class Calls:
-    """Makes what the bridge calls: a function without arguments for each job."""
+    """Makes the functions that the bridge calls: one without arguments for each job."""
 
     def __init__(self, backend):
         self.backend = backend
         self.current = None
 
     def make(self, operation, source, target, count, share):
-        """The call for a job, or None if Gloo has no such operation."""
+        """Returns the function for a job, or None if Gloo has no such operation."""
         backend = self.backend
         operation, _, at_once = operation.partition("*")
         if at_once:
@@ -78,7 +78,7 @@ class Calls:
         try:
             self.current = self.make(operation.decode(), source, target, count, share)
             return NO_SUCH_OPERATION if self.current is None else 0
-        except Exception:  # Nothing may be thrown through C++.
+        except Exception:  # No exception may pass through C++.
             traceback.print_exc()
             return FAILED
 
@@ -107,13 +107,13 @@ def main():
     group = dist.distributed_c10d._get_default_group()
     calls = Calls(group._get_backend(torch.device("cpu")))
     prepare, call = PREPARE(calls.prepare), CALL(calls.call)
-    # PyDLL: keeps the interpreter's lock, so that a call back into it has none to take.
+    # PyDLL keeps the interpreter's lock, so calls back into Python need not take it.
     drive = ctypes.PyDLL(arguments.bridge).stretto_bench_drive
     drive.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int,
                       ctypes.c_char_p, PREPARE, CALL]
     status = drive(arguments.board.encode(), arguments.meet.encode(), arguments.rank,
                    arguments.ranks, f"torch {torch.__version__}".encode(), prepare, call)
-    # Leaving the group in order can take Gloo a minute when a rank has gone already.
+    # Destroying the group can take Gloo a minute if a rank has already gone.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What plain sockets make of a link: plain_link.py serve | plain_link.py ask ADDRESS BYTES.
+"""Measures a link with plain sockets: plain_link.py serve | plain_link.py ask ADDRESS BYTES.
 
 Prints, in seconds, the median round trip of 8 bytes and how long BYTES take both ways at once.
 """
