@@ -56,12 +56,12 @@ import peers  # noqa: E402
 SIZES = "8,512,4096,65536,1048576,8388608,67108864"
 CLOCKS = {"wall": time.CLOCK_MONOTONIC, "cpu": time.CLOCK_PROCESS_CPUTIME_ID}
 clock = CLOCKS["wall"]
-AT_A_TIME = 2  # In flight together, where calls are asynchronous.
-# From here on calls differ from each other by more than what is "ours" of them.
+AT_A_TIME = 2  # Concurrent operations in the asynchronous measurement.
+# From this size on, the noise between calls is larger than the time that is "ours".
 NOISY_BYTES = 1 << 20
 BEGIN, END = "<!-- made by ./dev bench torch -->", "<!-- end of what ./dev bench torch makes -->"
 
-# Runs something so many times, and returns the seconds that each time took.
+# Runs something `repeat` times, and returns the seconds of each run.
 Variant = Callable[[int], "list[float]"]
 
 
@@ -78,13 +78,13 @@ def calls_of(run: Callable[[], None]) -> Variant:
 
 
 def turns(variants: dict[str, Variant], rounds: int, repeat: int) -> dict[str, float]:
-    """The median time of a call of each variant in seconds, on the rank where it is longest."""
+    """Returns the median seconds of a call of each variant, on the rank where it is longest."""
     times: dict[str, list[float]] = {name: [] for name in variants}
     for round_number in range(rounds + 1):
         for name, run in variants.items():
             dist.barrier()
             taken = run(repeat)
-            if round_number > 0:  # The first makes connections and plans.
+            if round_number > 0:  # The first round makes connections and plans.
                 times[name] += taken
     medians = torch.tensor([statistics.median(each) for each in times.values()]).double()
     dist.all_reduce(medians, dist.ReduceOp.MAX)
@@ -92,7 +92,7 @@ def turns(variants: dict[str, Variant], rounds: int, repeat: int) -> dict[str, f
 
 
 def fake_group() -> dist.ProcessGroup:
-    import torch.testing._internal.distributed.fake_pg  # Makes "fake" known.
+    import torch.testing._internal.distributed.fake_pg  # Registers "fake".
 
     return dist.new_group(backend="fake")
 
@@ -187,7 +187,8 @@ def ended(result: list) -> torch.futures.Future:
 
 
 class SilentGroup(dist.ProcessGroup):
-    """What DistributedDataParallel needs of a group, leaving all tensors as they are."""
+    """The functions that DistributedDataParallel needs of a group. They leave all tensors
+    unchanged."""
 
     def _end(self, tensors: list[torch.Tensor]) -> torch.futures.Future:
         return ended(tensors)
@@ -205,7 +206,7 @@ class SilentGroup(dist.ProcessGroup):
 
 
 class FloorGroup(SilentGroup):
-    """In which ranks meet, in `group`, and then copy their tensors."""
+    """A group in which ranks meet (in `group`), and then each copies its tensors."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         import stretto
@@ -283,9 +284,9 @@ MEASUREMENTS = {
 
 
 def measure(options: argparse.Namespace) -> dict:
-    """On every rank, where the default group is one of Gloo's."""
+    """Runs on every rank, with a default group of Gloo."""
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore", FutureWarning)  # broadcast_buffers has a new name in some.
+    warnings.simplefilter("ignore", FutureWarning)  # Some versions have renamed broadcast_buffers.
     ours = dist.new_group(backend="stretto")
     results = {
         "ranks": dist.get_world_size(),
@@ -302,8 +303,8 @@ def measure(options: argparse.Namespace) -> dict:
 
 
 def part_of(row: dict, zero: str, variant: str = "stretto") -> float:
-    """Of what Gloo adds to a step that takes `zero`, the part that `variant` adds; NaN where Gloo
-    seems to add nothing, as on a busy machine."""
+    """Returns the time that `variant` adds to the step `zero`, as a fraction of what Gloo adds to
+    it; NaN if Gloo seems to add nothing, as on a busy machine."""
     added = row["gloo"] - row[zero]
     return (row[variant] - row[zero]) / added if added > 0 else math.nan
 
@@ -331,7 +332,7 @@ def show_all_reduce(rows: list[dict]) -> None:
 
 
 def page_of(results: dict, command: str) -> str:
-    """The tables of all_reduce for docs/measurements/pytorch_backend.md."""
+    """Returns the all_reduce tables of docs/measurements/pytorch_backend.md."""
     parts = [f"`{command}`, commit {peers.commit_of()}, {peers.today()}: {results['ranks']} ranks, "
              f"{results['cores']} cores, load {results['load_before']:.1f} when it began, "
              f"torch {results['torch']}; microseconds."]
@@ -376,7 +377,7 @@ def show(results: dict) -> None:
 
 
 def measure_here(options: argparse.Namespace) -> dict:
-    """Results of rank 0; the others are processes forked from this one."""
+    """Returns the results of rank 0; the other ranks are processes forked from this one."""
 
     def be_rank(rank: int) -> dict:
         place = {"init_method": f"file://{folder}/store", "rank": rank, "world_size": options.ranks}
@@ -384,7 +385,8 @@ def measure_here(options: argparse.Namespace) -> dict:
         return measure(options)
 
     def be_child(rank: int) -> None:
-        """Ends here, whatever happens: the folder belongs to the parent."""
+        """Runs a rank and ends this process in any case, because the folder belongs to the
+        parent."""
         status = 1
         try:
             be_rank(rank)
@@ -409,7 +411,8 @@ def measure_here(options: argparse.Namespace) -> dict:
 
 
 def measure_hosts(options: argparse.Namespace) -> dict:
-    """Each host is a network namespace with a torchrun of its own. Needs root and iproute2."""
+    """Measures with a network namespace as each host, and a torchrun in each. Needs root and
+    iproute2."""
     sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
     import namespaces
 
@@ -462,7 +465,7 @@ def main() -> None:
     arguments.bytes = [int(size) for size in arguments.bytes.split(",")]
     global clock
     clock = CLOCKS[arguments.clock]
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # Started by measure_hosts().
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # measure_hosts() has started this process.
         dist.init_process_group("gloo")
         results = measure(arguments)
         if os.environ["RANK"] != "0":

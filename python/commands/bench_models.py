@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What bench_backend.py trains."""
+"""The models that bench_backend.py trains."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Transformer(nn.Module):
 
 
 class Block(nn.Module):
-    """Of a ResNet: two convolutions, and what goes round them."""
+    """A block of a ResNet: two convolutions and the shortcut around them."""
 
     def __init__(self, inner: int, outer: int, stride: int) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ import unittest.mock
 
 Outcomes = dict[str, list[str]]  # name of a test: [outcome, reason]
 
-# Failures on stretto that no backend but PyTorch's own can avoid, and why.
+# Failures on stretto that only PyTorch's own backends can avoid, and the reasons.
 _NAMES = "dist.monitored_barrier accepts no backend but Gloo: use stretto.monitored_barrier"
 EXPLAINED = {
     "test_ddp_logging_data_cpu": "the test expects the backend's name in DDP's log, where PyTorch "
@@ -47,12 +47,13 @@ EXPLAINED = {
 }
 NEEDS_A_GPU = "needs a GPU"
 NEEDS_THREE_RANKS = "needs 3 ranks: its group contains rank 2"
-# Wants NCCL, which it does not use.
+# This test requires NCCL but does not use it.
 FOR_NCCL = "test_batch_isend_irecv_op_list_err"
 
 
 def needs_a_gpu(test: unittest.TestCase) -> bool:
-    """By its name, its decorators, of which only the outermost says why it skips, or its body."""
+    """Checks the test's name, its decorators (only the outermost of which reports why it skips),
+    and its body."""
     name = test._testMethodName
     if re.search("cuda|nccl", name):
         return True
@@ -62,7 +63,7 @@ def needs_a_gpu(test: unittest.TestCase) -> bool:
 
 
 class Recorder(unittest.TextTestResult):
-    """What became of each test."""
+    """Records the outcome of each test."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -89,7 +90,7 @@ class Recorder(unittest.TextTestResult):
 
 
 def run_here(backend: str, world: int, only: str, loaded_for: str, folder: str) -> Outcomes:
-    """The tests, in this process and its children, whose files lie in the folder."""
+    """Runs the tests in this process and its children, with their files in `folder`."""
     os.environ.update(
         BACKEND=loaded_for,
         WORLD_SIZE=str(world),
@@ -106,7 +107,8 @@ def run_here(backend: str, world: int, only: str, loaded_for: str, folder: str) 
     torch.set_num_threads(1)
 
     class TorchSuite(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
-        """Forked, where PyTorch spawns: loading torch for each test takes longer than the tests."""
+        """Forks where PyTorch spawns, because loading torch for each test takes longer than the
+        tests."""
 
         def setUp(self):
             super().setUp()
@@ -124,7 +126,8 @@ def run_here(backend: str, world: int, only: str, loaded_for: str, folder: str) 
 
 
 def run_apart(backend: str, world: int, only: str, loaded_for: str = "gloo") -> Outcomes:
-    """The same in a process of its own: the suite reads the backend's name when it is loaded."""
+    """Runs the tests in a separate process, because the suite reads the backend's name when it is
+    loaded."""
     with tempfile.NamedTemporaryFile("r", suffix=".json") as answer:
         command = [sys.executable, __file__, "--here", answer.name, "--only", only]
         subprocess.run(
@@ -153,7 +156,7 @@ def run_all(backend: str, world: int, only: str) -> Outcomes:
 
 
 def reason_of(text: str) -> str:
-    """One line of a table."""
+    """Shortens a text to one line of a table."""
     lines = [line for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     line = (errors or lines or [""])[-1].strip()
@@ -161,7 +164,8 @@ def reason_of(text: str) -> str:
 
 
 def page(results: dict[str, dict[str, Outcomes]]) -> str:
-    """docs/internals/torch_suite.md: how many of each, and why not all pass."""
+    """Returns docs/internals/torch_suite.md: the number of tests with each outcome, and why not all
+    pass."""
     lines = [
         "# PyTorch's own distributed tests",
         "",
@@ -208,7 +212,8 @@ def page(results: dict[str, dict[str, Outcomes]]) -> str:
 
 
 def regressions(results: dict[str, dict[str, Outcomes]]) -> list[str]:
-    """The tests that fail on stretto though they pass on Gloo, or though Gloo was not asked."""
+    """Returns the tests that fail on stretto and pass on Gloo, or were not run on Gloo, except
+    those in EXPLAINED."""
     found = []
     for world, backends in results.items():
         gloo = backends.get("gloo", {})

@@ -2,11 +2,11 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Installs a wheel of stretto into a fresh environment beside this Python's torch, and uses it.
+"""Installs a wheel of stretto into a fresh environment that sees this Python's torch, and uses it.
 
-The environment has nothing but the wheel, and torch by a path to where it is: to download it again
-would prove nothing. Fails unless torchrun starts two ranks, `python -m stretto` runs, and loading
-stretto takes at most 100 ms beyond torch (once in five times).
+The environment has only the wheel, and a path to the existing torch: downloading torch again would
+prove nothing. Fails unless torchrun starts two ranks, `python -m stretto` runs, and loading stretto
+takes at most 100 ms beyond torch (in one of five attempts).
 
     python python/commands/try_wheel.py build/wheels/stretto-0.1.0-*.whl
 """
@@ -37,7 +37,7 @@ def main(wheel: pathlib.Path) -> None:
                 sys.exit(f"{command}\n{done.stdout}{done.stderr}")
             return done.stdout
 
-        # A build of stretto may be in it, as of the tests.
+        # Without PYTHONPATH, which may contain a build of stretto, as in tests.
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         run(sys.executable, "-m", "venv", "fresh")
         python = pathlib.Path(folder) / "fresh/bin/python"
@@ -51,7 +51,7 @@ def main(wheel: pathlib.Path) -> None:
         if version not in wheel.name or "bench" not in run(python, "-m", "stretto", "--help"):
             sys.exit(f"{wheel.name} has version {version}, or its program does not run")
         kernels = pathlib.Path(site, "stretto/libstretto_cuda_kernels.so")
-        if kernels.exists():  # It was built where nvcc is.
+        if kernels.exists():  # The wheel was built with nvcc.
             run(python, "-c", f"import ctypes; ctypes.CDLL('{kernels}')")
         for _ in range(5):  # The machine may be busy.
             program = PROGRAMS / "loading_program.py"

@@ -1,8 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every virtual function of c10d::Backend, as the installed PyTorch's header lists them, is
-overridden with the same signature, or stands in a table here with what becomes of a call."""
+"""Checks that every virtual function of c10d::Backend, as listed in the installed PyTorch's header,
+is overridden with the same signature, or is in a table here that says what a call of it does."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ def estimate_time() -> None:
         pass
 
 
-# Of those that are PyTorch's own: the call by which a user comes to it, and the sentence that he
-# gets; None where PyTorch's is right and he gets none.
+# Functions that stretto does not override: a call by which a user reaches PyTorch's own version,
+# and the text of its refusal; None where PyTorch's version is right and refuses nothing.
 LEFT_TO_PYTORCH: dict[str, tuple[Callable[[], object], str | None]] = {
     "supportsTimeEstimation": (estimate_time, "collective time estimator is not supported"),
-    # PyTorch would make one Work of a batch of messages, and could not go on after one that fails.
+    # With coalescing, PyTorch would make one Work for a batch of messages, and could not continue
+    # after one that fails.
     "supportsCoalescing": (lambda: backend().supports_coalescing, None),
-    # Its Python module has no type for an allocator, so that nobody could use one.
+    # PyTorch's Python module has no type for an allocator, so nobody could use one.
     "getMemAllocator": (lambda: backend().mem_allocator, "does not support getMemAllocator"),
-    # It keeps a name, which the flight recorder shows.
+    # PyTorch's version stores a name, which the flight recorder shows.
     "setGroupUid": (lambda: dist.group.WORLD._set_group_name("a name"), None),
-    # Connections are made when the group is.
+    # The connections already exist: they are made with the group.
     "eagerConnectSingleDevice": (
         lambda: backend().eager_connect_single_device(torch.device("cpu")),
         None,
@@ -53,7 +54,7 @@ LEFT_TO_PYTORCH: dict[str, tuple[Callable[[], object], str | None]] = {
     "suspend": (lambda: backend().suspend(), "does not support suspend"),
     "resume": (lambda: backend().resume(), "does not support resume"),
 }
-# The same, of what PyTorch has since 2.14, and since 2.15.
+# The same for functions that PyTorch has since 2.14, and since 2.15.
 SINCE_2_14: dict[str, tuple[Callable[[], object], str | None]] = {
     "addEphemeralTimeout": (
         lambda: backend()._add_ephemeral_timeout(datetime.timedelta(seconds=1)),
@@ -63,19 +64,19 @@ SINCE_2_14: dict[str, tuple[Callable[[], object], str | None]] = {
     "new_window": (lambda: backend().new_window(), "does not support new_window"),
     "getBoundDeviceId": (lambda: dist.group.WORLD.bound_device_id, None),
     "setBoundDeviceId": (lambda: setattr(dist.group.WORLD, "bound_device_id", None), None),
-    "clone": (lambda: backend().options, None),  # Of options; ours are a copy anyway.
+    "clone": (lambda: backend().options, None),  # It clones options; ours are a copy anyway.
 }
 NO_ESTIMATE = "does not support time estimation"
 SINCE_2_15: dict[str, tuple[Callable[[], object], str | None]] = {
     "startTimeEstimate": (lambda: backend()._start_time_estimate(), NO_ESTIMATE),
     "endTimeEstimate": (lambda: backend()._end_time_estimate(), NO_ESTIMATE),
-    # PyTorch asks before it registers one, for which Python has no name.
+    # PyTorch asks this before it registers a completion hook, which Python cannot do.
     "supportsCompletionHooks": (lambda: backend().supports_completion_hooks, None),
     "registerCompletionHook": (lambda: backend().supports_completion_hooks, None),
     "unregisterCompletionHook": (lambda: backend().supports_completion_hooks, None),
 }
 LEFT_TO_PYTORCH.update(SINCE_2_14 | SINCE_2_15)
-# New names, by which PyTorch calls what has the old one.
+# New names by which PyTorch calls the functions with the old names.
 FORWARDED = {
     "all_gather_single": "_allgather_base",
     "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
@@ -84,7 +85,7 @@ FORWARDED = {
     "reduce_scatter_single": "_reduce_scatter_base",
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
 }
-# Of those above, what older versions of PyTorch lack.
+# Functions of the tables above that older versions of PyTorch lack.
 NOT_IN_ALL_VERSIONS = {"suspend", "resume", *SINCE_2_14, *SINCE_2_15}
 
 ALIASES = {
@@ -99,7 +100,7 @@ def without_comments(text: str) -> str:
 
 
 def parts_of(arguments: str) -> list[str]:
-    """Split at the commas that stand in no brackets."""
+    """Splits at the commas outside of brackets."""
     parts, depth = [""], 0
     for letter in arguments:
         depth += (letter in "<({[") - (letter in ">)}]")
@@ -111,7 +112,7 @@ def parts_of(arguments: str) -> list[str]:
 
 
 def type_of(parameter: str) -> str:
-    """Without its default and its name, and with the names of types that PyTorch has for them."""
+    """Returns the type without default and name, with PyTorch's aliases of types expanded."""
     parameter = re.sub(r"=.*", "", parameter, flags=re.S).strip()
     named = re.fullmatch(r"(.*[\s&*>])(\w+)", parameter, flags=re.S)
     if named and named[1].strip() not in ("const", "unsigned"):
@@ -123,7 +124,7 @@ def type_of(parameter: str) -> str:
 
 
 def functions_of(text: str, only_virtual: bool) -> dict[str, tuple[list[str], str]]:
-    """By name: the types of the parameters, and `const` if it is."""
+    """Returns, by name, the types of the parameters, and `const` if the function is const."""
     text = without_comments(text)
     found = {}
     start = r"\bvirtual\s[^;{}()]*?" if only_virtual else r"[\w>&]\s+"
@@ -210,14 +211,14 @@ def sum_in(group: dist.ProcessGroup) -> float:
 
 
 def last_timeout() -> float:
-    """Of the last operation, in seconds."""
+    """Returns the timeout of the last operation, in seconds."""
     import stretto
 
     return pickle.loads(stretto._module().flight_record())["entries"][-1]["timeout_ms"] / 1e3
 
 
 class SeldomCalledTest(unittest.TestCase):
-    """What PyTorch's Python does not call by itself on a CPU."""
+    """Functions that PyTorch's Python code does not call by itself on a CPU."""
 
     def test_groups_are_split_and_merged(self) -> None:
         def body(rank: int, size: int, path: str) -> tuple[float | None, float]:
@@ -229,9 +230,9 @@ class SeldomCalledTest(unittest.TestCase):
             sum_in(world())
             assert last_timeout() == ranks.TIMEOUT_SECONDS
             if pair is not None:
-                # The same numbers in the job, whatever the order of the list.
+                # The ranks keep their order in the job, whatever the order of the list.
                 assert dist.get_process_group_ranks(world()) == [0, 1, 2] and pair.size() == 2
-            # Ranks that were alone become a group.
+            # Groups of one rank are merged.
             alone = dist.new_group([rank], use_local_synchronization=True)
             store = dist.PrefixStore("merged", dist.FileStore(path + "-merged", size))
             store.set(f"{rank}", "here")
@@ -245,7 +246,8 @@ class SeldomCalledTest(unittest.TestCase):
         self.assertEqual(ranks.run(body, 3), [(4.0, 6.0), (None, 6.0), (4.0, 6.0)])
 
     def test_groups_where_the_default_group_has_a_device(self) -> None:
-        """PyTorch then splits it for each of them. Nothing here works on that device."""
+        """PyTorch then splits the default group to make each new group. No operation runs on that
+        device."""
         device = torch.device("cuda", 0)
         accelerator = mock.patch.multiple(
             torch.accelerator, is_available=lambda: True, current_accelerator=lambda: device
@@ -267,7 +269,7 @@ class SeldomCalledTest(unittest.TestCase):
             assert sum_in(plain) == sum_in(other) == sum_in(again) == 3
             for group in (other, again):
                 assert "tcp to rank" in stretto.describe_links(group)
-            alone = dist.new_group([0])  # For which PyTorch calls something on rank 1, too.
+            alone = dist.new_group([0])  # For this, PyTorch also calls a function on rank 1.
             assert rank == 1 or sum_in(alone) == 1
 
         ranks.with_group(body, backend="cpu:stretto,cuda:stretto")
@@ -293,7 +295,8 @@ class SeldomCalledTest(unittest.TestCase):
             self.assertEqual(types, ["OpType.ALLREDUCE"] * 3)
 
     def test_hooks_are_not_copied(self) -> None:
-        """An operation in flight refers to it without Python's lock, so it must not count."""
+        """An operation in flight refers to the hook without Python's lock, so it must not change
+        the reference count."""
 
         def body(rank: int, size: int) -> None:
             def hook(work: object) -> None:
@@ -312,7 +315,8 @@ class SeldomCalledTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_abort_ends_what_others_wait_for(self) -> None:
-        """They are told by whom; other groups, and a group made after it, work."""
+        """The others are told which rank aborted; other groups, and a group made afterwards, still
+        work."""
 
         def body(rank: int, size: int) -> str:
             group = dist.new_group(group_desc="experts\n")
@@ -335,7 +339,7 @@ class SeldomCalledTest(unittest.TestCase):
         self.assertIn('(This is the group "experts ".)', text)
 
     def test_a_list_that_one_rank_cannot_go_on_with_ends_its_group(self) -> None:
-        """The others would wait for the rest of it."""
+        """Otherwise the other ranks would wait for the rest of the list."""
 
         def body(rank: int, size: int) -> str:
             group = dist.new_group()
@@ -351,7 +355,7 @@ class SeldomCalledTest(unittest.TestCase):
         self.assertIn("rank 0 aborted", second)
 
     def test_abort_of_all_groups(self) -> None:
-        """As PyTorch's function for that leaves them: there may be new ones."""
+        """After PyTorch's function that aborts all groups, new groups can be made."""
 
         def body(rank: int, size: int, path: str) -> str:
             ranks.start(path, rank, size)

@@ -1,7 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""`./dev bench torch` measures what it says, in a run too short to mean anything."""
+"""`./dev bench torch` measures and reports as documented, in runs too short for meaningful
+figures."""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ import torch.distributed as dist
 
 BENCH = pathlib.Path(__file__).resolve().parents[1] / "commands/bench_backend.py"
 MARKS = ("made by ./dev bench torch", "end of what ./dev bench torch makes")
-LIMIT_SECONDS = 200  # On a busy machine; alone each takes some seconds.
+LIMIT_SECONDS = 200  # For a busy machine; on an idle one each run takes some seconds.
 
 
 def bench(*chosen: str) -> tuple[dict, subprocess.CompletedProcess]:
-    """What it has found, or nothing if it has failed."""
+    """Returns the results, or an empty dict if the benchmark has failed."""
     with tempfile.TemporaryDirectory() as folder:
         answer = pathlib.Path(folder) / "results.json"
         run = subprocess.run(
@@ -63,15 +64,16 @@ class BenchTest(unittest.TestCase):
 
     @ranks.thorough
     def test_communication_exposes_less_than_with_gloo(self) -> None:
-        """A tenth on quiet cores; here others may use them, so the best of three counts."""
+        """On quiet cores stretto adds a tenth of what Gloo adds. Other programs may use the cores
+        here, so the best of three runs counts."""
         shares = []
         for _ in range(3):
             results, run = bench("--measure=ddp", "--models=mlp", "--rounds=5")
             self.assertEqual(run.returncode, 0, run.stderr)
             (ddp,) = results["ddp_step_ms"]
             added = {name: ddp[name] - ddp["alone"] for name in ("stretto", "gloo")}
-            # Gloo adds half a step and more. If it seems to add next to nothing, the three have not
-            # had the same share of the cores, and say nothing.
+            # Gloo adds half a step and more. If it seems to add almost nothing, the three variants
+            # did not have the same share of the cores, and the run proves nothing.
             if added["gloo"] < ddp["alone"] / 10:
                 continue
             shares.append(added["stretto"] / added["gloo"])
@@ -127,5 +129,5 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertEqual((results["hosts"], results["ranks"]), (2, 2))
         (ddp,) = results["ddp_step_ms"]
-        for backend in ("stretto", "gloo"):  # 8 MB of gradients need 67 ms each way.
+        for backend in ("stretto", "gloo"):  # 8 MB of gradients take 67 ms in each direction.
             self.assertGreater(ddp[backend], 40)

@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The collectives of torch.distributed on the backend stretto give what they are to give."""
+"""Tests the results of the collectives of torch.distributed on the backend stretto."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MOVED = [*REDUCED, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.flo
 
 
 def value(rank: int, dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = (3, 2)):
-    """What a rank brings: small numbers, exact in every dtype."""
+    """Returns the input of a rank: small numbers, exact in every dtype."""
     count = functools.reduce(lambda a, b: a * b, shape, 1)
     return (torch.arange(count) % 4 + rank + 1).reshape(shape).to(dtype)
 
@@ -44,7 +44,7 @@ def same(found: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 def total(size: int, dtype: torch.dtype = torch.float32, **options) -> torch.Tensor:
-    wide = torch.complex128 if dtype.is_complex else torch.float64  # PyTorch adds up not all types.
+    wide = torch.complex128 if dtype.is_complex else torch.float64  # PyTorch cannot add all types.
     return functools.reduce(torch.add, [value(r, wide, **options) for r in range(size)]).to(dtype)
 
 
@@ -80,7 +80,7 @@ def applies_every_operation(rank: int, size: int) -> None:
         rounded = torch.div(total(size) * sign, size, rounding_mode="trunc")  # Towards zero.
         same(mean, rounded.to(torch.int64).to(dtype))
     real = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-    for dtype in (*real, torch.complex64):  # Which PyTorch passes on as real numbers.
+    for dtype in (*real, torch.complex64):  # PyTorch passes complex numbers as real ones.
         for factor in (0.5, torch.tensor(0.5), torch.tensor(0.5, dtype=torch.float64)):
             weighted = value(rank, dtype)
             dist.all_reduce(weighted, dist._make_nccl_premul_sum(factor))
@@ -105,7 +105,7 @@ def moves_all_dtypes(rank: int, size: int) -> None:
 
 
 def takes_any_layout(rank: int, size: int) -> None:
-    """Elements are matched by their indices, whatever the strides of a rank's tensor."""
+    """Elements are matched by their indices, whatever the strides of each rank's tensor."""
     shape = (2, 3, 4, 5)
     layouts = [
         lambda t: t.contiguous(memory_format=torch.channels_last),
@@ -123,7 +123,7 @@ def takes_any_layout(rank: int, size: int) -> None:
     dist.all_gather(outputs, value(rank, shape=(4, 2)).t())
     for r, output in enumerate(outputs):
         same(output, value(r, shape=(4, 2)).t())
-    with torch.inference_mode():  # Of this thread, and another brings the result where it belongs.
+    with torch.inference_mode():  # The mode is per thread, and another thread copies the result.
         inferred = value(rank, shape=(300, 400)).t().contiguous().t()
         dist.all_reduce(inferred, async_op=True).get_future().wait()
         same(inferred, total(size, shape=(300, 400)))
@@ -207,7 +207,7 @@ def exchanges(rank: int, size: int) -> None:
         received, sent, [rank + 1] * size, [d + 1 for d in range(size)]
     )
     same(received, torch.cat([value(10 * s + rank, shape=(rank + 1, 2)) for s in range(size)]))
-    # Sizes that are equal are sizes all the same; of types known as bytes, too.
+    # Equal explicit sizes are valid too, also for types that are moved as bytes.
     for dtype in (torch.int32, torch.complex32):
         sizes = [[2] * size] * 2
         sent = (torch.arange(2 * size, dtype=torch.int32) + 10 * rank).view(dtype)
@@ -242,7 +242,7 @@ def sends_and_receives(rank: int, size: int) -> None:
     for work in dist.batch_isend_irecv(operations):
         work.wait()
     same(incoming, value(left, shape=(1000,)))
-    dist.isend(torch.ones(1 << 20), dst=right)  # Dropped at once, and arrives all the same.
+    dist.isend(torch.ones(1 << 20), dst=right)  # The message arrives without its work.
     large = torch.empty(1 << 20)
     dist.recv(large, src=left)
     same(large, torch.ones(1 << 20))
@@ -269,7 +269,7 @@ def coalesces(rank: int, size: int) -> None:
     same(shares[0], total(size))
     same(shares[1], total(size, shape=(5,)))
     gathered = [[torch.empty(1 << 19), torch.empty(4)] for _ in range(size)]
-    refused = ranks.refusal(  # The second one, when the first has begun.
+    refused = ranks.refusal(  # The second tensor is refused after the first has begun.
         lambda: dist.all_gather_coalesced(gathered, [torch.ones(1 << 19), torch.ones(5)])
     )
     assert "5 elements; it must have 4" in refused, refused
@@ -303,7 +303,8 @@ def reduces_sparse_tensors(rank: int, size: int) -> None:
 
 class CollectivesTest(unittest.TestCase):
     def test_worlds(self) -> None:
-        """One job of each size runs them all: starting one takes longer than they do."""
+        """One job of each size runs all cases, because starting a job takes longer than the
+        cases."""
         cases = [
             reduces_all_dtypes,
             applies_every_operation,
@@ -327,7 +328,8 @@ class CollectivesTest(unittest.TestCase):
             return len(cases)
 
         def in_detail(rank: int, size: int, path: str) -> int:
-            """PyTorch's wrapper, of TORCH_DISTRIBUTED_DEBUG=DETAIL, compares what ranks call."""
+            """With TORCH_DISTRIBUTED_DEBUG=DETAIL, PyTorch's wrapper compares the calls of the
+            ranks."""
             dist.set_debug_level(dist.DebugLevel.DETAIL)
             ranks.start(path, rank, size)
             done = all_cases(rank, size)

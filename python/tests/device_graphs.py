@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Graphs of a device that hold collectives: see device_ranks.py."""
+"""Captures collectives in graphs of a device: see device_ranks.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Graph:
-    """Of the double."""
+    """A graph of the double of a device."""
 
     def __init__(self, double: ctypes.CDLL, device: int) -> None:
         self.double, self.device = double, device
@@ -32,7 +32,8 @@ class Graph:
 
 
 def graphs_hold_collectives(one: Rank) -> None:
-    """By NCCL. Twice what is given is added up; on the double in any order that a graph allows."""
+    """Tests graphs with NCCL. Most collectives sum twice the input; the double runs a graph in any
+    order that it allows."""
     given = one.value(one.device, 4)
     several = [torch.zeros(4, device=one.device) for _ in range(4)]
     beside = torch.zeros(4, device=one.device)
@@ -55,13 +56,13 @@ def graphs_hold_collectives(one: Rank) -> None:
         results[0].copy_(several[0])
         second.get_future().wait()
         results[1].copy_(several[1])
-        one.backend.allreduce([columns[:, 1]], double).wait()  # Through a copy.
+        one.backend.allreduce([columns[:, 1]], double).wait()  # It is copied.
         results[2].copy_(columns[:, 1])
         said = ranks.refusal(
             lambda: one.backend.allocate_tensor(2, dtype=torch.float32, device=one.device)
         )
         assert "a CUDA graph is being captured" in said, said
-        one.backend.allreduce([several[2]], double)  # Nobody waits.
+        one.backend.allreduce([several[2]], double)  # Nobody waits for this work.
         results[3].copy_(several[2])
         both = dist.AllreduceCoalescedOptions()
         one.backend.allreduce_coalesced([several[3]], both).wait()
@@ -87,4 +88,4 @@ def graphs_hold_collectives(one: Rank) -> None:
         assert torch.equal(beside.cpu(), host * number), (number, beside.cpu())
         last = ((torch.arange(4) * 7 + one.size - 1) % 11).float() * number
         assert all(torch.equal(each.cpu(), last) for each in kept), (number, kept)
-        one.backend.allreduce([results[0]]).wait()  # No part of a graph.
+        one.backend.allreduce([results[0]]).wait()  # This call is not part of a graph.

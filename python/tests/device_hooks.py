@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""stretto.hooks where parameters are on a device, beside the same hooks on the CPU."""
+"""Compares stretto.hooks with parameters on a device to the same hooks on the CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Branches(torch.nn.Module):
-    """Layers of more elements than a hook leaves as they are, one of which may be left out."""
+    """Layers with more elements than a hook leaves uncompressed; one layer may be left out of a
+    step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,13 +34,13 @@ class Branches(torch.nn.Module):
         if all_of_it:
             values = values + self.seldom(values)
         if values.device != self.scale.device:
-            values = values.cpu().to(self.scale.device)  # The double knows no other way.
+            values = values.cpu().to(self.scale.device)  # The double copies only this way.
         waves = torch.stack([(wave * (1 + 2j)).abs().mean() for wave in self.waves])
         return self.last(values) * self.scale * waves.sum()
 
 
 class Training:
-    """In buckets of one layer each, on this rank's share of the data."""
+    """Trains in buckets of one layer each, on this rank's share of the data."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Training:
         return self
 
     def loss(self) -> float:
-        """Of all ranks."""
+        """Returns the mean loss over all ranks."""
         mean = self.model(self.data).detach().square().mean()
         dist.all_reduce(mean, dist.ReduceOp.AVG, group=self.model.process_group)
         return mean.item()
@@ -90,7 +91,7 @@ class Training:
 
 def codecs(one: Rank) -> list[Callable[[], hooks.Hook]]:
     made: list[Callable[[], hooks.Hook]] = [
-        lambda: hooks.top_k(0.05, error_feedback=True),  # As it is in any case.
+        lambda: hooks.top_k(0.05, error_feedback=True),  # Always on with a device.
         lambda: hooks.top_k(0.05, values="int8"),
         lambda: hooks.threshold(0.001, values="bf16"),
         lambda: hooks.int8(),
@@ -99,7 +100,7 @@ def codecs(one: Rank) -> list[Callable[[], hooks.Hook]]:
         lambda: hooks.power_sgd(2),
     ]
     if one.kind != "stretto":
-        made.append(lambda: hooks.int8(exchange="divide"))  # Which the host does else.
+        made.append(lambda: hooks.int8(exchange="divide"))  # With "stretto", the host does this.
     return made
 
 
@@ -109,7 +110,7 @@ def assert_same(found: Training, wanted: Training, tolerance: float = 0.0) -> No
 
 
 def all_ranks_learn_the_same(one: Rank) -> None:
-    """On a GPU, too, whose gradients differ from the CPU's."""
+    """This also runs on a GPU, whose gradients differ from the CPU's."""
     for make in (*codecs(one), hooks.f16, hooks.bf16, lambda: hooks.top_k(0.05, momentum=0.5)):
         training = Training(one, one.device, make())
         first = training.loss()
@@ -140,13 +141,14 @@ def halves(one: Rank) -> None:
         assert there.hook.save() == here.hook.save()
     large = Training(one, one.device, hooks.f16())
     large.data.mul_(1e6)
-    large.model(large.data).square().mean().backward()  # For a scaler of gradients to find.
+    large.model(large.data).square().mean().backward()  # The gradients overflow.
     assert not large.model.module.first.weight.grad.cpu().isfinite().all()
 
 
 def goes_on(one: Rank) -> None:
-    """Where a state was saved there or on the CPU, or the hook goes to another model."""
-    for make in (*codecs(one)[::3], *codecs(one)[7:]):  # With indices and without, factors, parts.
+    """Training continues after a state was saved on the device or on the CPU, or the hook was moved
+    to another model."""
+    for make in (*codecs(one)[::3], *codecs(one)[7:]):  # Sparse, dense, low rank, divided.
         through = Training(one, one.device, make()).steps(5)
         saved = Training(one, one.device, make()).steps(3)
         again = make()
@@ -178,7 +180,7 @@ def what_nobody_has_used_waits(one: Rank) -> None:
 
 
 def the_host_does_the_rest(one: Rank) -> None:
-    """What compresses on the CPU only, of a model on a device or on several."""
+    """Hooks that compress only on the CPU, with a model on one device or on several."""
     cpu = torch.device("cpu")
     makes: list[Callable[[], hooks.Hook]] = [
         lambda: hooks.top_k(0.05, momentum=0.9),
@@ -193,7 +195,7 @@ def the_host_does_the_rest(one: Rank) -> None:
         assert there.hook.name == here.hook.name
         assert_same(there, here)
         assert there.hook.save() == here.hook.save()
-    if one.kind == "stretto":  # To others, PyTorch hands what is on no device of theirs.
+    if one.kind == "stretto":  # Others get no tensors outside their devices.
         last = torch.device(one.device.type, one.device.index + one.size)
         for make in (hooks.int8, hooks.f16):
             apart = Training(one, one.device, make(), last=last).steps(4)

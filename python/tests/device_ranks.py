@@ -1,11 +1,13 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Ranks on a device, and what tests have them do there.
+"""Ranks on a device, and the functions that tests run on them.
 
-No GPU is needed, and none is shown to work, but by GpuRank: NCCL, its driver, our kernels and
-PyTorch's device are doubles (tests/support/fake_nccl, fake_device), whose memory the host cannot
-touch and whose streams are late. That NCCL knows only ranks that are threads of one process."""
+These tests need no GPU, and except with GpuRank they do not prove that one works: NCCL, its driver,
+our kernels and PyTorch's device are doubles (tests/support/fake_nccl, fake_device), whose memory
+the host cannot access and whose streams are late. The double of NCCL supports only ranks that are
+threads of one process.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ import stretto
 
 BIN = pathlib.Path(os.environ["STRETTO_BUILD_DIR"]) / "bin"
 DOUBLE = "fake_device"
-COPIED = {  # As explain() says.
+COPIED = {  # The words of explain().
     "cuda": ", and copied to memory that the ranks map, and back",
     "stretto": ", copied to the host and back",
 }
@@ -39,7 +41,7 @@ def load_double() -> ctypes.CDLL:
     os.environ["STRETTO_NCCL_LIBRARY"] = str(BIN / "libfake_nccl.so")
     os.environ["STRETTO_CUDA_DRIVER"] = str(BIN / "libfake_nccl.so")
     os.environ["STRETTO_CUDA_KERNELS"] = str(BIN / "libfake_nccl.so")
-    os.environ["STRETTO_PROGRESS_THREAD"] = "always"  # Machines with GPUs have cores for it.
+    os.environ["STRETTO_PROGRESS_THREAD"] = "always"  # Machines with GPUs have spare cores for it.
     library = ctypes.CDLL(str(BIN / "libfake_device.so"))
     library.fake_device_use_stream.restype = ctypes.c_int64
     library.fake_device_exported_bytes.restype = ctypes.c_size_t
@@ -50,7 +52,7 @@ def load_double() -> ctypes.CDLL:
 
 
 class Rank:
-    """What a test has on each rank, on the double of a device."""
+    """The state of a rank in a test, on the double of a device."""
 
     def __init__(
         self, store: dist.Store, rank: int, size: int, double: ctypes.CDLL, kind: str
@@ -74,11 +76,12 @@ class Rank:
             self.group._register_backend(device, kind, self.backend)
 
     def use_stream(self, number: int = -1) -> int:
-        """As this thread's current one; -1: a new one, 0: the default one. Returns its number."""
+        """Makes this stream the thread's current one and returns its number. -1 creates a new
+        stream; 0 is the default stream."""
         return self.double.fake_device_use_stream(self.rank, ctypes.c_int64(number))
 
     def capture(self, body: Callable[[], object]) -> Callable[[], object]:
-        """A graph of what `body` does on a stream of its own. Returns how to launch it."""
+        """Captures `body` on its own stream, and returns a function that launches the graph."""
         self.use_stream()
         self.double.fake_device_begin_capture(self.rank)
         try:
@@ -89,19 +92,19 @@ class Rank:
         return graph.launch
 
     def be_busy(self) -> None:
-        """The double's streams are late without it."""
+        """Does nothing: the double's streams are late anyway."""
 
     def value(self, device: torch.device, *shape: int) -> torch.Tensor:
         count = torch.Size(shape).numel()
         return ((torch.arange(count) * 7 + self.rank) % 11).float().reshape(shape).to(device)
 
     def sum_over_ranks(self) -> float:
-        """Of what is one more than a rank."""
+        """Returns the sum of (rank + 1) over all ranks."""
         return self.size * (self.size + 1) / 2
 
 
 class GpuRank(Rank):
-    """On a GPU, which all ranks share. NCCL takes one rank for each."""
+    """A rank on the GPU that all ranks share. NCCL allows only one rank per GPU."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, kind: str) -> None:
         self.rank, self.size, self.kind = rank, size, kind
@@ -122,18 +125,18 @@ class GpuRank(Rank):
         return graph.replay
 
     def be_busy(self) -> None:
-        torch.cuda._sleep(20_000_000)  # Cycles: some 10 ms.
+        torch.cuda._sleep(20_000_000)  # 20 million cycles: about 10 ms.
 
 
 def on_ranks(
     function: Callable[[Rank], Any], size: int = 2, delay_us: int = 500, kind: str = "nccl"
 ) -> None:
-    """In a process of its own, so that no other test has the device."""
+    """Runs the ranks as threads of a separate process, so that no other test uses the device."""
 
     def all_ranks(_rank: int, _size: int, _path: str) -> None:
         double = load_double()
-        # A forked process makes autograd's engine anew when it first needs it. Two threads that
-        # need it at once may both do so, and one of them then uses memory that is gone.
+        # A forked process creates autograd's engine again when it first needs it. If two threads
+        # need it at once, both may create it, and one of them then uses freed memory.
         torch.ones((), requires_grad=True).backward()
         double.fake_device_set_delay(delay_us)
         store = dist.HashStore()
@@ -163,7 +166,7 @@ def on_ranks(
 
 
 def collectives(one: Rank, device: torch.device) -> list[torch.Tensor]:
-    """All of them, and what they leave."""
+    """Calls all collectives, and returns their results."""
     group, size, left = one.group, one.size, []
 
     def made(*shape: int) -> torch.Tensor:
@@ -226,7 +229,7 @@ def equals_the_cpu(one: Rank) -> None:
 def reaches_the_device(one: Rank) -> None:
     before = one.double.fake_device_launches()
     equals_the_cpu(one)
-    # What reduces nothing needs no kernel of ours, and nothing does on the host.
+    # Operations that do not reduce need no kernel of ours; by way of the host, none does.
     least = {"nccl": 17, "cuda": 10, "stretto": 0}[one.kind]
     assert one.double.fake_device_launches() - before >= least
 
@@ -236,13 +239,13 @@ def waits_for_the_current_stream(one: Rank) -> None:
         one.use_stream()
         tensor = torch.zeros(1000, device=one.device)
         one.be_busy()
-        tensor.fill_(one.rank + 1)  # Reaches its place late.
+        tensor.fill_(one.rank + 1)  # The stream runs this late.
         dist.all_reduce(tensor, group=one.group)
         assert torch.equal(tensor.cpu(), torch.full((1000,), one.sum_over_ranks())), tensor.cpu()
 
 
 def copied_results_reach_other_streams(one: Rank) -> None:
-    """A result that is not contiguous is copied, on the stream that was current at the call."""
+    """A result that is not contiguous is copied on the stream that was current at the call."""
     for turn in range(6):
         before = one.use_stream(0)
         one.use_stream()
@@ -260,7 +263,7 @@ def copied_results_reach_other_streams(one: Rank) -> None:
 
 
 def results_of_batches_reach_other_streams(one: Rank) -> None:
-    """Also of what has ended before the next of the batch is called."""
+    """This includes an operation that has ended before the next one of the batch is called."""
     for _ in range(4):
         before = one.use_stream(0)
         one.use_stream()
@@ -305,29 +308,29 @@ def inputs_may_be_dropped(one: Rank) -> None:
 
 
 def copied_inputs_may_be_dropped(one: Rank) -> None:
-    """Also where their memory is of another stream than the one that is to copy them."""
+    """This includes inputs allocated on another stream than the one that copies them."""
     wanted = torch.arange(1.0, one.size + 1).repeat_interleave(500)
     for _ in range(4):
         one.use_stream(0)
         output = torch.empty(one.size * 500, device=one.device)
         tensor = torch.full((25, 20), one.rank + 1.0, device=one.device)
-        tensor.cpu()  # Now it has been written.
+        tensor.cpu()  # Waits until the tensor is written.
         one.use_stream()
         first, second = torch.zeros(2, 1, device=one.device)
-        for _ in range(20):  # The double is late with each.
+        for _ in range(20):  # The double delays each copy.
             second.copy_(first)
         one.be_busy()
         work = dist.all_gather_into_tensor(output, tensor.t(), group=one.group, async_op=True)
         del tensor
         one.use_stream(0)
-        torch.full((25, 20), -1.0, device=one.device)  # A GPU gives it the memory that is free.
+        torch.full((25, 20), -1.0, device=one.device)  # A GPU reuses freed memory for this.
         work.wait()
         assert torch.equal(output.cpu(), wanted), output.cpu()
 
 
 def trains(one: Rank) -> list[torch.nn.Parameter]:
-    """PyTorch's DistributedDataParallel on the device, beside one process on the whole batch. The
-    gradients of the parameters lie in its buckets."""
+    """Compares PyTorch's DistributedDataParallel on the device with one process on the whole batch.
+    Returns parameters whose gradients are views of the buckets."""
 
     def model() -> torch.nn.Module:
         torch.manual_seed(3)
@@ -357,7 +360,7 @@ SEED_LOCK = threading.Lock()
 
 
 def has_memory_without_copies(one: Rank) -> None:
-    """What the group allocates is worked on where it lies, in between what the stream does."""
+    """Operations use memory that the group has allocated in place, in the order of the stream."""
     tensor = one.backend.allocate_tensor(6, dtype=torch.float32, device=one.device)
     tensor.fill_(one.rank + 1)
     dist.all_reduce(tensor, group=one.group)
@@ -368,10 +371,10 @@ def has_memory_without_copies(one: Rank) -> None:
     own = one.value(torch.device("cpu"), 4).long()
     dist.all_gather_into_tensor(wanted, own, group=one.group)
     assert torch.equal(parts.cpu(), wanted), (parts.cpu(), wanted)
-    # Where a list lies apart, it is copied.
+    # The parts of this list are not in order in memory, so it is copied.
     dist.all_gather(list(parts.chunk(one.size))[::-1], own.to(one.device), group=one.group)
     assert torch.equal(parts.cpu(), torch.cat(wanted.chunk(one.size)[::-1])), parts.cpu()
-    # Of which a part is not contiguous.
+    # A column of this table is not contiguous.
     table = one.backend.allocate_tensor(12, dtype=torch.float32, device=one.device).view(4, 3)
     table.fill_(one.rank + 1)
     dist.all_reduce(table[:, 1], group=one.group)
@@ -381,7 +384,7 @@ def has_memory_without_copies(one: Rank) -> None:
 
 
 def blocks_are_not_shared(one: Rank) -> None:
-    """Of copies that are in flight at once, on several streams."""
+    """Concurrent copies on several streams use different blocks."""
     streams = [one.use_stream() for _ in range(3)]
     sizes = (7, 1000, 300_000, 1_100_000, 12, 1_000_000)
     for _ in range(2):
@@ -399,7 +402,7 @@ def blocks_are_not_shared(one: Rank) -> None:
 
 
 def blocks_go_from_stream_to_stream(one: Rank) -> None:
-    """A result may still be on its way out of a block when another stream gets that."""
+    """Another stream may get a block from which a result is still being copied."""
     first, second, third = (one.use_stream() for _ in range(3))
     for _ in range(5):
         one.use_stream(first)
@@ -414,8 +417,8 @@ def blocks_go_from_stream_to_stream(one: Rank) -> None:
 
 
 def blocks_are_read_before_the_host_writes(one: Rank) -> None:
-    """A result on its way out of one, when an operation that only writes gets it. What comes is on
-    the CPU of the first rank, which is never late."""
+    """The host must not write to a block from which a result is still being copied. The broadcast's
+    input is on the CPU of rank 0, where nothing is late."""
     place = torch.device("cpu") if one.rank == 0 else one.device
     options = dist.BroadcastOptions()
     options.rootRank = 0
@@ -429,7 +432,7 @@ def blocks_are_read_before_the_host_writes(one: Rank) -> None:
 
 
 def results_outlive_the_group(one: Rank) -> None:
-    """They may still be on their way when it ends."""
+    """A result may still be being copied when its group ends."""
     one.use_stream()
     tensor = torch.full((600_000,), one.rank + 1.0, device=one.device)
     work = dist.all_reduce(tensor, group=one.group, async_op=True)
@@ -440,9 +443,9 @@ def results_outlive_the_group(one: Rank) -> None:
 
 
 def blocks_are_bounded(one: Rank) -> None:
-    """All that is kept of them is twice as much as was in use at once, whatever comes, and nothing
-    when the groups of all ranks have ended."""
-    piece = 1 << 19  # Elements of 4 bytes, of the least large block.
+    """The blocks that are kept have at most twice the size of the largest concurrent use. When the
+    groups of all ranks have ended, nothing is kept."""
+    piece = 1 << 19  # Elements of 4 bytes in one of the smallest large blocks.
     tensor = torch.zeros(11 * piece, device=one.device)
     for pieces in (*range(1, 12), *range(11, 0, -1)):
         dist.all_reduce(tensor[: pieces * piece], group=one.group)
@@ -456,7 +459,7 @@ def blocks_are_bounded(one: Rank) -> None:
 
 
 def trains_with_buckets(one: Rank, are_mapped: bool) -> None:
-    """PyTorch asks the group for memory of its buckets where this variable says so."""
+    """If this variable is "0", PyTorch allocates its buckets from the group."""
     os.environ["DDP_DISABLE_COMM_MEM"] = "0" if are_mapped else "1"
     for parameter in trains(one):
         said = stretto._module().explain(one.backend, "all_reduce", parameter.grad)
@@ -478,7 +481,7 @@ BY_THE_HOST = (
     blocks_are_not_shared,
     blocks_go_from_stream_to_stream,
     blocks_are_read_before_the_host_writes,
-    results_outlive_the_group,  # Which ends here.
+    results_outlive_the_group,  # It shuts the group down, so it is last.
 )
 WHERE_RANKS_MAP_DEVICES = (
     *EVERYWHERE,

@@ -1,8 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tensors on a device: by NCCL, by the backend "cuda", or by way of the host; what is refused is
-with a sentence. But for GpuTest all runs on doubles: see device_ranks.py."""
+"""Tests tensors on a device: with NCCL, with the backend "cuda", by way of the host, and the texts
+of refusals. All tests but GpuTest run on doubles: see device_ranks.py."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MIXED = "some tensors of this operation are on {} and some on cpu"
 
 
 def on_a_gpu(rank: int, size: int, path: str) -> None:
-    """All that a GPU can be asked by one rank with NCCL."""
+    """Everything that one rank with NCCL can test on a GPU."""
     one = GpuRank(dist.HashStore(), 0, 1, "nccl")
     for function in (*EVERYWHERE, graphs_hold_collectives, all_ranks_learn_the_same):
         one.use_stream(0)
@@ -67,7 +67,7 @@ def on_a_gpu(rank: int, size: int, path: str) -> None:
 
 
 def on_a_shared_gpu(rank: int, size: int, path: str) -> None:
-    """The same by several ranks, of which each is a process, with the backend "cuda"."""
+    """The same with several ranks, each a process, and the backend "cuda"."""
     map_devices(GpuRank(dist.FileStore(f"{path}.backend", size), rank, size, "cuda"), path)
 
 
@@ -91,7 +91,7 @@ def on_a_gpu_by_the_host(rank: int, size: int, path: str) -> None:
 
 
 def conjugates_are_copied(one: Rank) -> None:
-    """Which a device makes when somebody looks; the double has none."""
+    """A device computes conjugates only when they are read; the double has no conjugates."""
     places = torch.zeros(one.size, 3, dtype=torch.complex64, device=one.device)
     ours = torch.full((3,), complex(1, one.rank), device=one.device)
     one.backend.allgather([[each.conj() for each in places]], [ours.conj()]).wait()
@@ -102,7 +102,7 @@ def conjugates_are_copied(one: Rank) -> None:
 def on_doubles_by_the_host(rank: int, size: int, path: str) -> None:
     double = load_double()
     both = f"cpu:stretto,{DOUBLE}:stretto"
-    options = stretto.Options(backend="cuda", disable_shared_memory=True)  # As on several hosts.
+    options = stretto.Options(backend="cuda", disable_shared_memory=True)  # As if on several hosts.
     copies_by_the_host(rank, size, path, torch.device(DOUBLE, 0), both)
     copies_by_the_host(rank, size, f"{path}.tcp", torch.device(DOUBLE, 0), both, options)
     assert double.fake_device_misuse() == b""
@@ -121,7 +121,7 @@ def copies_by_the_host(
         model = DistributedDataParallel(torch.nn.Linear(40, 40).to(there))
         hook.register(model)
         model(torch.ones(2, 40, device=there)).sum().backward()
-        copy.deepcopy(model)  # Which copies what the hook was registered with, too.
+        copy.deepcopy(model)  # This also copies the object with which the hook was registered.
     dist.destroy_process_group()
 
 
@@ -156,7 +156,7 @@ def map_devices(one: Rank, path: str) -> None:
         dist.all_reduce(tensor, group=group)
         assert stretto.explain("all_reduce", tensor, group).endswith(copied)
     assert torch.equal(tensor.cpu(), torch.full((4,), float(size * size))), tensor.cpu()
-    # Each is rank 0 there, and has its own device all the same.
+    # Each rank is rank 0 of its group, and still uses its own device.
     for options in (None, stretto.Options(backend="cuda")):
         alone = [dist.new_group([each], pg_options=options) for each in range(size)][rank]
         dist.all_reduce(tensor, group=alone)
@@ -186,7 +186,7 @@ def refuses_what_nccl_does_not_reach(one: Rank) -> None:
 
 
 def refuses_captures(one: Rank) -> None:
-    if torch.__version__ < "2.13":  # Which cannot be asked.
+    if torch.__version__ < "2.13":  # Older versions do not tell whether a capture runs.
         return
     tensor = torch.ones(2, device=one.device)
     said = []
@@ -210,7 +210,7 @@ def refuses_what_the_host_does_not_copy(one: Rank) -> None:
         lambda: one.backend.allocate_tensor(2, dtype=torch.float32, device=one.device)
     )
     assert f"memory of the CPU, not of {DOUBLE}" in said, said
-    equals_the_cpu(one)  # And all goes on.
+    equals_the_cpu(one)  # The group still works.
 
 
 def refuses_devices_that_ranks_do_not_map(one: Rank) -> None:
@@ -227,11 +227,11 @@ def refuses_devices_that_ranks_do_not_map(one: Rank) -> None:
     for text, call in calls:
         said = ranks.refusal(call)
         assert text in said, said
-    equals_the_cpu(one)  # And all goes on.
+    equals_the_cpu(one)  # The group still works.
 
 
 def refuses_devices_without_addresses(rank: int, size: int) -> None:
-    """Every function that Python reaches. The device "meta" stands for all of them."""
+    """Calls every function that Python reaches. The device "meta" stands for all such devices."""
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
 
     def one() -> torch.Tensor:
@@ -274,11 +274,11 @@ def refuses_devices_without_addresses(rank: int, size: int) -> None:
     assert "memory of the CPU, not of meta" in said, said
     said = ranks.refusal(lambda: stretto.hooks.int8()._hook.attach(backend, ["w"], [one()], False))
     assert "parameter 'w' is on meta, where stretto.hooks reach no memory" in said, said
-    dist.all_reduce(torch.ones(1))  # And all goes on.
+    dist.all_reduce(torch.ones(1))  # The group still works.
 
 
 def a_user_comes_to_it(rank: int, size: int, path: str) -> None:
-    """By init_process_group, with one rank, which is all that this double of NCCL has here."""
+    """Uses init_process_group with one rank, the most that this double of NCCL allows here."""
     double = load_double()
     both = f"cpu:stretto,{DOUBLE}:stretto"
     ranks.start(path, rank, size, both, pg_options=stretto.Options(backend="nccl"))
@@ -298,7 +298,8 @@ def says_what_is_missing(rank: int, size: int, path: str) -> None:
     assert "NCCL cannot be loaded (/nowhere/libnccl.so.2" in said, said
 
 
-# Asks the driver's management library: processes are forked from this one.
+# device_count() asks the driver's management library. It must not initialize CUDA, because tests
+# fork from this process.
 @unittest.skipIf(torch.cuda.device_count() == 0, "skipped: no GPU")
 class GpuTest(unittest.TestCase):
     def test_one_rank(self) -> None:

@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""stretto.ElasticJob: processes die and come while the others go on."""
+"""Tests of stretto.ElasticJob: processes die and join while the others continue."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "examples/13_elastic.py"
 RUN = [sys.executable, "-m", "stretto", "run", "--no-prefix"]
-# So short that who waits for longer waits for a death in vain.
+# A join within this time has noticed a death and not waited for a timeout.
 SOON_SECONDS = 20
 
 
 class Launcher:
-    """`stretto run`, and what those say that it has started."""
+    """`stretto run`, and the output of the processes that it has started."""
 
     def __init__(self, *words: object) -> None:
         self._errors = tempfile.TemporaryFile("w+")
@@ -48,7 +48,7 @@ class Launcher:
         )
 
     def next(self, pattern: str) -> re.Match[str]:
-        """Of the next line that is of this kind; others before it are skipped."""
+        """Returns the match of the next line that fits the pattern, and skips lines before it."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             found = re.fullmatch(pattern, line.rstrip("\n"))
@@ -57,13 +57,13 @@ class Launcher:
         raise AssertionError(f"it has ended before that: {self.end()}")
 
     def end(self) -> tuple[int, str]:
-        """The exit status and what went to stderr."""
+        """Waits for the launcher; returns its exit status and stderr."""
         status = self._process.wait()
         self._errors.seek(0)
         return status, self._errors.read()
 
     def kill(self) -> None:
-        """With all that it has started."""
+        """Kills the launcher and all processes that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -74,7 +74,8 @@ class Launcher:
 
 @contextlib.contextmanager
 def place() -> Iterator[dict[str, str]]:
-    """Where the processes of a job meet: the store of a launcher whose own process does nothing."""
+    """Yields the variables for meeting in a launcher's store. The launcher's own process does
+    nothing."""
     says = 'echo "$STRETTO_RENDEZVOUS" "$STRETTO_JOB_KEY"; sleep 1000'
     launcher = Launcher("-n", 1, "--", "sh", "-c", says)
     try:
@@ -87,7 +88,8 @@ def place() -> Iterator[dict[str, str]]:
 def run_as_launched(
     body: Callable[[int, int, str], Any], size: int, launched: int = 0, **options: Any
 ) -> list[Any]:
-    """body() in processes that have what a launcher of so many, or all, tells them."""
+    """Runs body() in processes with the variables that a launcher of `launched` (or all) processes
+    sets."""
     with place() as where:
 
         def be_launched(rank: int, size: int, path: str) -> Any:
@@ -98,7 +100,7 @@ def run_as_launched(
 
 
 def come_later(begun: pathlib.Path) -> None:
-    """As a process that no launcher has started, once that file is there."""
+    """Becomes a process that no launcher has started, once the file `begun` exists."""
     del os.environ["STRETTO_RANK"], os.environ["STRETTO_SIZE"]
     while not begun.exists():
         time.sleep(0.01)
@@ -131,20 +133,22 @@ class TrainingTest(unittest.TestCase):
             self.assertAlmostEqual(weight, expected, delta=1e-9)
 
     def test_two_die_and_come_back(self) -> None:
-        """The first, which has the state for newcomers, and another while the rest meet again."""
+        """Two processes die: the first one, which has the state for newcomers, and another one
+        while the remaining one is meeting again."""
         steps, program = 500, (sys.executable, EXAMPLE)
         launcher = Launcher("-n", 3, "--restarts", 2, "--", *program, steps, 3)
         self.addCleanup(launcher.kill)
 
         def generation() -> tuple[int, list[int]]:
-            """At which step it goes on, and the process of each rank."""
+            """Returns the step at which the generation continues, and the process ID of each
+            rank."""
             line = r"generation .*: rank (\d) of 3 goes on at step (\d+) \(pid (\d+)\)"
             said = sorted(tuple(map(int, launcher.next(line).groups())) for _ in range(3))
             self.assertEqual([rank for rank, _, _ in said], [0, 1, 2])
             return said[0][1], [pid for _, _, pid in said]
 
         _, first = generation()
-        time.sleep(1)  # For some steps.
+        time.sleep(1)  # Time for some steps.
         for victim in (first[0], first[2]):
             os.kill(victim, signal.SIGKILL)
             time.sleep(0.01)
@@ -155,7 +159,7 @@ class TrainingTest(unittest.TestCase):
         results = {launcher.next(rf"after {steps} steps .* are (.*)")[1] for _ in range(3)}
         status, errors = launcher.end()
         self.assertEqual(status, 0, errors)
-        # The others knew how it had ended.
+        # The others were told how the victim ended.
         self.assertRegex(errors, r"(?m)^meeting again: .*killed by SIGKILL")
         (found,) = results
         wanted = trained_by_one(load_example(), steps).network.weight[0]
@@ -213,7 +217,8 @@ class TrainingTest(unittest.TestCase):
         self.assertNotAlmostEqual(results[0][2][0], wanted.network.weight[0, 0].item(), delta=1e-6)
 
     def test_the_other_dies_while_a_newcomer_takes_its_state(self) -> None:
-        """The newcomer trains from its own beginning then, and not from the other's parameters."""
+        """The newcomer then trains from its own initial state, and not from the other's
+        parameters."""
         steps = 30
 
         def body(rank: int, size: int, path: str) -> tuple[int, list[float]]:
@@ -248,7 +253,7 @@ class TrainingTest(unittest.TestCase):
 
 class MembersTest(unittest.TestCase):
     def test_a_death_is_noticed_wherever_the_others_wait(self) -> None:
-        """In an operation, in the making of a group, for a key, and in join()."""
+        """They wait in an operation, in the creation of a group, for a key, and in join()."""
 
         def body(rank: int, size: int, path: str) -> list[str]:
             import stretto
@@ -293,7 +298,7 @@ class MembersTest(unittest.TestCase):
             with stretto.ElasticJob() as job:
                 job.join()
                 if dist.get_rank() == 0:
-                    # The others have left this generation, and so are on their way into join().
+                    # The others have left this generation, so they are on their way into join().
                     failure(lambda: sum_of(1))
                     os.kill(os.getpid(), signal.SIGKILL)
                 job.join()
@@ -304,7 +309,7 @@ class MembersTest(unittest.TestCase):
         self.assertCountEqual(results, [None, (2, 2), (2, 2)])
 
     def test_a_newcomer(self) -> None:
-        """It comes when the others have met, and gets the parameters of the first."""
+        """It comes after the others have met, and receives the first rank's parameters."""
 
         def body(rank: int, size: int, path: str) -> list[float]:
             import stretto
@@ -318,7 +323,7 @@ class MembersTest(unittest.TestCase):
                 network = nn.Linear(2, 1)
                 if rank < 2:
                     assert not job.has_newcomers()
-                    # It is handled, and ends no job.
+                    # The program handles this failure, so it does not end the job.
                     nn.init.constant_(network.weight, dist.get_rank())
                     failure(lambda: stretto.verify_replicas(network))
                     begun.touch()
@@ -370,7 +375,8 @@ class MembersTest(unittest.TestCase):
 
 
 class PermanentFailureTest(unittest.TestCase):
-    """What no other generation mends: join() raises it again, though the program has caught it."""
+    """A failure that a new generation cannot repair: join() raises it again, even though the
+    program has caught it."""
 
     def expect_end(self, mistake: Callable[[int], object]) -> None:
         def body(rank: int, size: int, path: str) -> list[str]:
@@ -384,7 +390,7 @@ class PermanentFailureTest(unittest.TestCase):
                     while job.join():
                         assert job.generation == 1, told
                         told.append(failure(lambda: mistake(dist.get_rank())))
-                        own.touch()  # None leaves the job before the other has failed as well.
+                        own.touch()  # Neither leaves the job before the other has failed, too.
                         while not other.exists():
                             time.sleep(0.001)
 
@@ -433,7 +439,7 @@ class WithoutLauncherTest(unittest.TestCase):
         ranks.run(body, 1)
 
     def test_its_store_is_like_those_of_pytorch(self) -> None:
-        def use(store: Any) -> list[Any]:  # Of functions that PyTorch's types do not name.
+        def use(store: Any) -> list[Any]:  # PyTorch's types lack some of these functions.
             store.set("a", "1")
             store.append("a", "2")
             found: list[Any] = [store.get("a"), store.add("n", 3), store.add("n", -5)]

@@ -1,7 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What the ranks have done is recorded as PyTorch does it, and its tool compares the records."""
+"""Tests that the flight record has PyTorch's format, so that PyTorch's tool can compare the ranks'
+records."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class FlightRecorderTest(unittest.TestCase):
             dist.all_gather_into_tensor(torch.empty(6), torch.ones(3), group=pair)
             other = 1 - rank
             transfer = dist.isend if rank == 0 else dist.irecv
-            transfer(torch.ones(5), other, group=pair).wait()  # Number 1, as the gather.
+            transfer(torch.ones(5), other, group=pair).wait()  # It is number 1, as the gather is.
             late = dist.irecv(torch.empty(1), 1) if rank == 0 else None
             assert stretto.dump_flight_record(prefix) == f"{prefix}{rank}"
             dist.barrier()
@@ -85,7 +86,8 @@ class FlightRecorderTest(unittest.TestCase):
             self.assertEqual(matched.count(name), names.count(name))
 
     def test_an_entry_is_overwritten_while_its_operation_goes_on(self) -> None:
-        """Its end is not taken for that of the operation whose entry is there now."""
+        """The end of the first operation must not be recorded in the entry that has replaced its
+        own."""
 
         def body(rank: int, size: int, path: str) -> list[str]:
             import stretto
@@ -110,7 +112,8 @@ class FlightRecorderTest(unittest.TestCase):
         self.assertEqual(ranks.run(body)[0], ["completed", "completed", "started"])
 
     def test_calls_that_are_refused_are_not_counted(self) -> None:
-        """One rank's mistake does not part its numbers from those of the others."""
+        """One rank's refused call must not shift its operation numbers against those of the other
+        ranks."""
 
         def body(rank: int, size: int) -> list[tuple]:
             import stretto
@@ -132,7 +135,7 @@ class FlightRecorderTest(unittest.TestCase):
         self.assertEqual(first, second)
 
     def test_calls_for_which_there_is_no_memory_are_not_counted(self) -> None:
-        """Nor is the group said to have failed."""
+        """The record does not report a failure of the group either."""
 
         def body(rank: int, size: int, path: str) -> list[tuple]:
             import stretto
@@ -196,7 +199,8 @@ class FlightRecorderTest(unittest.TestCase):
 
     @unittest.skipIf(IS_OLD, "C++ programs write what PyTorch's tool reads from 2.12 on")
     def test_of_programs_in_cpp(self) -> None:
-        """Two that call different things: PyTorch's tool says who called what."""
+        """The two programs call different operations; PyTorch's tool says which rank called
+        which."""
         program = pathlib.Path(os.environ["STRETTO_BUILD_DIR"]) / "bin" / "fault_rank_program"
         modes = f'[ "$STRETTO_LOCAL_RANK" = 0 ] && exec {program} private; exec {program} barrier'
         with tempfile.TemporaryDirectory() as folder:
@@ -217,7 +221,7 @@ class FlightRecorderTest(unittest.TestCase):
         self.assertIn("Culprit rank 1; Error type: COLLECTIVE_TYPE_MISMATCH", told.stderr)
 
     def test_a_worker_is_asked(self) -> None:
-        """By PyTorch's server for that, from outside, while the program does something else."""
+        """PyTorch's worker server is asked from outside while the program does something else."""
 
         def body(rank: int, size: int) -> None:
             from torch.distributed.elastic.control_plane import _worker_server
@@ -236,7 +240,7 @@ class FlightRecorderTest(unittest.TestCase):
         ranks.with_group(body, 1)
 
     def test_an_end_in_order_is_no_failure(self) -> None:
-        """Though a receive was posted that nobody answers."""
+        """A posted receive that nobody answers does not count as a failure."""
 
         def body(rank: int, size: int, path: str) -> None:
             start_recording(prefix, rank, size, path)
@@ -257,7 +261,7 @@ class FlightRecorderTest(unittest.TestCase):
             self.assertEqual(os.listdir(folder), [])
 
     def test_a_failure_that_nobody_waits_for(self) -> None:
-        """Of an operation whose handle was dropped, and of one that fails when it is called."""
+        """Either an operation whose handle was dropped fails, or one fails when it is called."""
 
         def body(rank: int, size: int, path: str) -> None:
             start_recording(prefix, rank, size, path)

@@ -1,7 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every block of Python in docs/pytorch_backend.md is a program that runs with two ranks."""
+"""Tests that every Python block in docs/pytorch_backend.md is a program that runs with two
+ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class GuideTest(unittest.TestCase):
                     RANK=str(rank),
                     WORLD_SIZE=str(size),
                 )
-                os.chdir(pathlib.Path(path).parent)  # Both ranks leave their files there.
+                os.chdir(pathlib.Path(path).parent)  # Both ranks write their files there.
                 exec(compile(block, f"block {number} of {PAGE.name}", "exec"), {})
 
             ranks.run(body)
@@ -44,7 +45,7 @@ class GuideTest(unittest.TestCase):
 
     @ranks.thorough
     def test_example(self) -> None:
-        """A GPT learns the same with both backends."""
+        """The GPT of the example learns the same with both backends."""
         with tempfile.TemporaryDirectory() as folder:
             answer = pathlib.Path(folder) / "answer.json"
             command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The handles of operations, of one and of several: callbacks, futures, batches, failures."""
+"""Tests the handles of operations, single and in batches: callbacks, futures, failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ranks import refusal
 
 class HandlesTest(unittest.TestCase):
     def test_callbacks_that_throw(self) -> None:
-        """Whoever calls them goes on, and so does the group."""
+        """The thread that calls them continues, and so does the group."""
 
         def throw(_: object) -> None:
             raise ZeroDivisionError("of the program")
@@ -44,7 +44,7 @@ class HandlesTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_who_waits_finds_callbacks_have_returned(self) -> None:
-        """They may change the results, as with Gloo."""
+        """The callbacks may change the results, as with Gloo."""
 
         def look(work: dist.Work) -> None:
             while not work.is_completed():
@@ -54,7 +54,7 @@ class HandlesTest(unittest.TestCase):
             for wait in (dist.Work.wait, look):
                 reduced = torch.ones(1 << 16)
                 if rank == 1:
-                    time.sleep(0.1)  # So that rank 0 has its future while this is in flight.
+                    time.sleep(0.1)  # So that rank 0 gets its future before the end.
                 work = dist.all_reduce(reduced, async_op=True)
                 work.get_future().then(lambda f: (time.sleep(0.3), f.value()[0].div_(size)))
                 wait(work)
@@ -82,7 +82,7 @@ class HandlesTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_asking_for_a_future_does_not_block(self) -> None:
-        """Not even while other threads wait for the same operation."""
+        """It does not block even while other threads wait for the same operation."""
 
         def body(rank: int, size: int) -> None:
             received = torch.empty(1)
@@ -93,7 +93,7 @@ class HandlesTest(unittest.TestCase):
                 time.sleep(0.1)
                 future, result = work.get_future(), work.get_future_result()
                 seen = future.then(lambda _: work.get_future_result().wait())
-                dist.send(torch.ones(1), 1)  # What rank 1 waits for before it sends.
+                dist.send(torch.ones(1), 1)  # Rank 1 waits for this before it sends.
                 assert future.wait()[0] is not None and result.wait() == seen.wait() == 0
                 waiting.join()
                 assert received.item() == 7
@@ -104,8 +104,9 @@ class HandlesTest(unittest.TestCase):
         ranks.with_group(body, timeout=datetime.timedelta(seconds=20))
 
     def test_a_callback_may_wait_for_another_operation(self) -> None:
-        """And that one's callback for a third, as PyTorch's powerSGD_hook does, whoever makes
-        progress: at once, and not with the next heartbeat."""
+        """That operation's callback may wait for a third one, as in PyTorch's powerSGD_hook. This
+        works with and without a progress thread, and does not have to wait for the next
+        heartbeat."""
         for progress_thread in ("never", "always"):
 
             def body(rank: int, size: int, path: str) -> None:
@@ -130,7 +131,8 @@ class HandlesTest(unittest.TestCase):
                 ranks.run(body)
 
     def test_who_waits_in_one_group_holds_up_no_other(self) -> None:
-        """The other rank comes to it only when it has what it needs of the other group."""
+        """The other rank starts its part only after it has received what it needs in the other
+        group."""
 
         def body(rank: int, size: int, path: str) -> None:
             os.environ["STRETTO_PROGRESS_THREAD"] = "never"
@@ -161,7 +163,7 @@ class HandlesTest(unittest.TestCase):
         ranks.run(body)
 
     def test_who_waits_for_a_future_holds_up_no_other_group(self) -> None:
-        """Nor who asks whether an operation has ended, or makes a group."""
+        """The same holds for a thread that polls an operation, or makes a group."""
 
         def body(rank: int, size: int, path: str) -> None:
             os.environ["STRETTO_PROGRESS_THREAD"] = "never"
@@ -212,14 +214,14 @@ class HandlesTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_a_barrier_ends_behind_what_was_begun_before(self) -> None:
-        """As with Gloo and NCCL: programs drop the handles."""
+        """Programs drop the handles, and expect this as with Gloo and NCCL."""
 
         def body(rank: int, size: int, path: str) -> None:
             options = stretto.Options(disable_shared_memory=True)
             ranks.start(path, rank, size, pg_options=options)
             for _ in range(3):
                 tensor = torch.ones(2048, 2048)
-                for each in (tensor, tensor.t()):  # Of that a copy, which is copied back.
+                for each in (tensor, tensor.t()):  # The second is copied, and copied back.
                     dist.all_reduce(each, async_op=True)
                     dist.barrier()
                 assert tensor[-1, -1] == tensor.min() == size * size, tensor
@@ -228,7 +230,7 @@ class HandlesTest(unittest.TestCase):
         ranks.run(body)
 
     def test_a_callback_may_wait_for_an_earlier_operation(self) -> None:
-        """Which a thread waits for that runs the callback."""
+        """Another thread waits for the earlier operation, and that thread runs the callback."""
 
         def body(rank: int, size: int) -> None:
             large, small = torch.ones(1 << 20), torch.zeros(1)
@@ -247,12 +249,13 @@ class HandlesTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_a_callback_may_wait_for_what_its_own_thread_waits_for(self) -> None:
-        """Whoever waits for an operation calls the callbacks of others meanwhile."""
+        """A thread that waits for an operation meanwhile calls the callbacks of other
+        operations."""
 
         def send_both(group: dist.ProcessGroup) -> None:
             dist.recv(torch.empty(1), 0)
             for tag in (1, 2):
-                time.sleep(0.05)  # So that all of rank 0 waits.
+                time.sleep(0.05)  # So that rank 0 waits in both places.
                 dist.send(torch.ones(1), 0, group, tag)
 
         def receive_both(group: dist.ProcessGroup) -> list[dist.Work]:
@@ -299,7 +302,8 @@ class HandlesTest(unittest.TestCase):
         ranks.with_group(on_the_callers_thread)
 
     def test_a_callback_may_wait_for_an_operation_that_ends_with_its_own(self) -> None:
-        """Both have ended when the first callback begins, and somebody has to tell of the other."""
+        """Both operations have ended when the first callback begins, so the waiting callback must
+        still be told of the other end."""
 
         def body(rank: int, size: int) -> None:
             # The second is received into a copy.
@@ -360,7 +364,7 @@ class HandlesTest(unittest.TestCase):
                     self.assertIn("rank 1", text)
 
     def test_several_operations_are_called_as_the_last_of_them(self) -> None:
-        """As what all_gather_coalesced submits, one for each tensor."""
+        """all_gather_coalesced, for example, submits one operation per tensor."""
 
         def body(rank: int, size: int) -> None:
             numbers: list[int] = []
@@ -396,7 +400,7 @@ class HandlesTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_coalesced_by_hand(self) -> None:
-        """What PyTorch does with a device where it has no function for several at once."""
+        """PyTorch does this with a device where it has no coalesced function."""
 
         def body(rank: int, size: int) -> None:
             tensors = [torch.full((n,), float(rank + 1)) for n in (1, 1 << 16)]
@@ -421,7 +425,8 @@ class HandlesTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_a_batch_is_waited_for_as_a_whole(self) -> None:
-        """For so long as the caller says, not for each of its operations anew."""
+        """The caller's time limit holds for the whole batch, not for each of its operations
+        anew."""
 
         def body(rank: int, size: int) -> float:
             dist.barrier()
@@ -444,7 +449,7 @@ class HandlesTest(unittest.TestCase):
         self.assertLess(ranks.with_group(body)[0], 3.4)
 
     def test_what_was_waited_for_leaves_the_registry(self) -> None:
-        """That of works for which graphs of PyTorch's compiler may wait."""
+        """The registry holds works for which graphs of PyTorch's compiler may wait."""
         from torch._C._distributed_c10d import _get_work_registry_size
         from torch.distributed._functional_collectives import (
             allow_inflight_collective_as_graph_input_ctx,
@@ -467,7 +472,8 @@ class HandlesTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_a_batch_whose_body_throws(self) -> None:
-        """Nobody ends it, and it keeps nothing alive; a batch is of one thread only."""
+        """Nobody ends such a batch, and it keeps nothing alive. A batch belongs to one thread
+        only."""
 
         def body(rank: int, size: int) -> None:
             state = dist.distributed_c10d._world.pg_coalesce_state
@@ -475,7 +481,7 @@ class HandlesTest(unittest.TestCase):
                 with dist._coalescing_manager(device=CPU, async_ops=True):
                     dist.broadcast(torch.ones(4), 0)
                     raise ZeroDivisionError
-            state.pop(dist.group.WORLD)  # What PyTorch leaves of it.
+            state.pop(dist.group.WORLD)  # PyTorch leaves this entry behind.
             seen = []
             for count in (4, 1 << 16, 4):
                 tensor = torch.ones(count)

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Training:
-    """Of a small network, in buckets of one layer each, on this rank's half of the data."""
+    """Trains a small network in buckets of one layer each, on this rank's half of the data."""
 
     def __init__(self, rank: int, hook: hooks.Hook | None = None,
                  group: dist.ProcessGroup | None = None) -> None:
@@ -52,7 +52,7 @@ class Training:
 
 
 class Mixed(torch.nn.Module):
-    """Of parameters of three types, which share no bucket."""
+    """A module with parameters of three types, which share no bucket."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Mixed(torch.nn.Module):
 
 
 def two_backwards(model: DistributedDataParallel, rank: int) -> None:
-    """Of a model of Mixed."""
+    """Runs two backward passes of a model of Mixed."""
     for _ in range(2):
         model.zero_grad()
         model(torch.full((2000,), rank + 1.0)).backward()
@@ -88,13 +88,13 @@ def lossy() -> list[hooks.Hook]:
 
 class HooksTest(unittest.TestCase):
     def test_a_failure_in_a_hook_is_one_of_the_group(self) -> None:
-        """It is recorded, though no operation of PyTorch's was called."""
+        """The failure is recorded, although no operation of PyTorch's was called."""
 
         def body(rank: int, size: int, path: str) -> None:
             os.environ["TORCH_FR_DUMP_TEMP_FILE"] = f"{folder}/rank_"
             ranks.start(path, rank, size)
             training = Training(rank, hooks.int8())
-            training.steps(2)  # Behind the second one, PyTorch rebuilds no buckets.
+            training.steps(2)  # After the second step, PyTorch no longer rebuilds buckets.
             if rank == 1:
                 os._exit(9)
             assert "rank 1" in ranks.failure(lambda: training.steps(1))
@@ -154,7 +154,7 @@ class HooksTest(unittest.TestCase):
                 [(reduce, _)] = model._comm_hooks
                 assert reduce.__self__.name == training.hook.name
                 assert reduce.__self__.save() == training.hook.save()
-                model(training.data).sum().backward()  # Without it: nobody has registered it.
+                model(training.data).sum().backward()  # The copy has no hook registered.
                 assert all_equal(model.module[0].weight.grad)
             training.steps(1)
             assert training.hook.last_step()["step"] == 2
@@ -273,7 +273,7 @@ class HooksTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_all_buckets_of_a_static_graph_are_reduced(self) -> None:
-        """In the first backward, PyTorch gives all of them the index 0."""
+        """In the first backward pass, PyTorch gives all of these buckets the index 0."""
 
         def body(rank: int, size: int) -> None:
             for make in (lambda: hooks.f16(), lambda: hooks.top_k(0.1)):
@@ -323,7 +323,7 @@ class HooksTest(unittest.TestCase):
             second = Training(rank, shared)
             assert "a hook of its own" in refusal(lambda: first.steps(1))
             second.steps(1)
-            # Infinity on one rank ends the step on both.
+            # An infinity on one rank ends the step on both.
             training = Training(rank, hooks.int8(non_finite="stop"))
             if rank == 0:
                 training.data[0, 0] = float("inf")

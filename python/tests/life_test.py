@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Groups come and go, fail and are misused: nothing hangs, nothing is left behind."""
+"""Tests that groups that end, fail or are misused do not hang, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ranks import refusal
 
 
 class Mallinfo2(ctypes.Structure):
-    """What glibc's mallinfo2() returns, by the names of its manual page."""
+    """The result of glibc's mallinfo2(), with the names of its manual page."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -34,7 +34,8 @@ class Mallinfo2(ctypes.Structure):
 
 
 def held_by_this_process() -> dict[str, int]:
-    """What malloc has given out is counted; what the kernel calls resident also grows by chance."""
+    """Returns the resources of this process. Memory is counted as allocated by malloc, because the
+    resident size also grows by chance."""
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = Mallinfo2
     heap = mallinfo2()
@@ -47,7 +48,7 @@ def held_by_this_process() -> dict[str, int]:
 
 
 def use_everything() -> None:
-    """What has memory, threads or descriptors of its own."""
+    """Uses every feature that has memory, threads or descriptors of its own."""
     import stretto
 
     mapped = stretto.empty(1 << 16).fill_(1)
@@ -78,14 +79,14 @@ class GroupsTest(unittest.TestCase):
             self.assertLess(late["bytes"], early["bytes"] + (2 << 20), (early, late))
 
     def test_forked_children_leave_it_alone(self) -> None:
-        """A child cannot use the group of its parent, and can end as any process does."""
+        """A child cannot use the group of its parent, and can end like any process."""
 
         def body(rank: int, size: int) -> list[str]:
-            use_everything()  # The driver of futures is a thread that a child does not have.
-            if rank == 0:  # Nor does it have who holds the lock of an operation in flight.
+            use_everything()  # A child does not have the futures' driver thread.
+            if rank == 0:  # The child also lacks the thread that may hold a lock.
                 dist.all_reduce(torch.ones(1), async_op=True).get_future()
                 time.sleep(0.1)
-            kept = [dist.irecv(torch.empty(3, 4).t(), 1 - rank)]  # And then copied.
+            kept = [dist.irecv(torch.empty(3, 4).t(), 1 - rank)]  # The result is copied afterwards.
             reading, writing = os.pipe()
             child = os.fork()
             if child == 0:
@@ -116,7 +117,7 @@ class GroupsTest(unittest.TestCase):
             self.assertIn("forked", told)
 
     def test_the_end_of_a_group_ends_what_waits(self) -> None:
-        """A thread in wait(), and those that wait for a future."""
+        """This ends a thread in wait(), and threads that wait for a future."""
 
         def body(rank: int, size: int) -> list[str]:
             groups = [dist.new_group() for _ in range(3)]
@@ -142,7 +143,8 @@ class GroupsTest(unittest.TestCase):
                 self.assertRegex(text, "destroyed|has called abort")
 
     def test_collectives_in_flight_end_before_their_group(self) -> None:
-        """As with Gloo, whether their handles are kept or not, also where another rank is late."""
+        """This holds as with Gloo, whether their handles are kept or not, even if another rank is
+        late."""
 
         def body(rank: int, size: int, path: str) -> None:
             for count in (4, 1 << 18):
@@ -158,7 +160,7 @@ class GroupsTest(unittest.TestCase):
         ranks.run(body)
 
     def test_many_dropped_handles_do_not_keep_their_group(self) -> None:
-        """Several threads move them along, and all of them end with the group."""
+        """Several threads make progress on the operations, and all of these end with the group."""
 
         def body(rank: int, size: int, path: str) -> None:
             for turn in range(30):
@@ -167,7 +169,7 @@ class GroupsTest(unittest.TestCase):
                 del works
                 for _ in range(8):
                     dist.send(torch.ones(1), 1 - rank)
-                dist.barrier()  # The group ends messages that the other still sends.
+                dist.barrier()  # Ending the group ends messages still being sent.
                 dist.destroy_process_group()
 
         ranks.run(body)
@@ -183,7 +185,7 @@ dist.all_reduce(torch.ones(1))
         ended = ranks.two_programs(program)
         self.assertIn("rank 1 has ended by ValueError: no image", ended[0][1])
         for _, told, status in ended:
-            self.assertNotIn("atexit", told)  # What a function there throws is only printed.
+            self.assertNotIn("atexit", told)  # An exception in atexit is only printed.
             self.assertEqual(status, 1, told)
 
     def test_functions_of_atexit_use_groups_that_are_made_later(self) -> None:
@@ -212,7 +214,8 @@ meet()
         module.shut_down_all.assert_called_once_with("has ended by Silent")
 
     def test_below_the_debug_wrapper(self) -> None:
-        """Of TORCH_DISTRIBUTED_DEBUG=DETAIL: what only stretto has works there, too."""
+        """Functions that only stretto has also work below PyTorch's wrapper of
+        TORCH_DISTRIBUTED_DEBUG=DETAIL."""
 
         def body(rank: int, size: int, path: str) -> None:
             import stretto
@@ -234,7 +237,7 @@ meet()
         ranks.run(body)
 
     def test_beside_another_backend(self) -> None:
-        """PyTorch gives the options of one backend of a group to all of them."""
+        """PyTorch passes the options of one backend of a group to all of its backends."""
 
         def body(rank: int, size: int, path: str) -> None:
             import stretto
@@ -297,7 +300,8 @@ meet()
         ranks.run(body)
 
     def test_a_wheel_for_another_torch(self) -> None:
-        """Says so, and leaves nothing behind that would keep another group from being made."""
+        """Loading it fails with a clear text, and does not prevent another group from being
+        made."""
 
         def body(rank: int, size: int, path: str) -> str:
             import stretto
@@ -328,7 +332,7 @@ SHAPES = [(), (0,), (2, 0), (4,), (4, 3)]
 
 
 def brought(rank: int, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """Small numbers, not contiguous where that is possible."""
+    """Returns a rank's input: small numbers, not contiguous where possible."""
     numbers = (torch.arange(torch.Size(shape).numel()) + rank) % 3
     tensor = numbers.reshape(shape[::-1]).to(dtype)
     return tensor.permute(tuple(reversed(range(tensor.dim()))))
@@ -407,7 +411,7 @@ class TensorsTest(unittest.TestCase):
         def body(rank: int, size: int) -> None:
             if rank == 0:
                 received = torch.zeros(3, 4).t()
-                for tag in (1, 2):  # One that is there already, and one that comes later.
+                for tag in (1, 2):  # The first message has already come, the second comes later.
                     assert dist.recv(received, tag=tag) == 1
                     assert torch.equal(received, torch.arange(12.0).reshape(4, 3) * tag)
             else:

@@ -1,10 +1,11 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Prints the milliseconds that torch takes longer to load because stretto is there, and stretto.
+"""Prints the milliseconds by which stretto delays the loading of torch, plus its own loading time.
 
-To be run with TORCH_DEVICE_BACKEND_AUTOLOAD=0, so that what `import torch` calls of stretto, and
-how PyTorch finds it, comes where it is measured."""
+Run with TORCH_DEVICE_BACKEND_AUTOLOAD=0, so that PyTorch's search for stretto, and the functions of
+stretto that `import torch` would call, run inside the measured time.
+"""
 
 import time
 

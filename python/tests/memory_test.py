@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Memory that the ranks of a host have mapped, and what DistributedDataParallel does with it."""
+"""Tests memory that the ranks of a host have mapped, and its use by DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def registered_bytes() -> int:
 
 
 def mapping_of(tensor: torch.Tensor) -> str:
-    """The line of /proc/self/maps that its memory is in."""
+    """Returns the line of /proc/self/maps that contains its memory."""
     for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
         low, high = (int(end, 16) for end in line.split()[0].split("-"))
         if low <= tensor.data_ptr() < high:
@@ -60,7 +60,7 @@ class MemoryTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_complex_numbers(self) -> None:
-        """FSDP gathers them where the backend's allocate_tensor() has put them."""
+        """FSDP gathers complex numbers in memory of the backend's allocate_tensor()."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -91,7 +91,8 @@ class MemoryTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_freed_memory_is_kept(self) -> None:
-        """As much as was registered, which would else lie in the heap: it is not paged in anew."""
+        """The heap keeps as much freed memory as was registered, so that it is not paged in
+        again."""
 
         def body(rank: int, size: int) -> int:
             import stretto
@@ -100,7 +101,7 @@ class MemoryTest(unittest.TestCase):
                 _ = [torch.ones(bytes_each // 4) for _ in range(5)]
 
             registered = stretto.empty(6 << 20)
-            for _ in range(5):  # Until the heap is as large as it gets.
+            for _ in range(5):  # Until the heap stops growing.
                 use(12 << 20)
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             use(12 << 20)
@@ -111,7 +112,7 @@ class MemoryTest(unittest.TestCase):
             self.assertLess(pages * resource.getpagesize(), 12 << 20)
 
     def test_ddp(self) -> None:
-        """The same parameters as one process that sees all the data."""
+        """DDP gives the same parameters as one process with all the data."""
 
         def train(model: torch.nn.Module, data: torch.Tensor, steps: int = 3) -> torch.Tensor:
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -139,7 +140,7 @@ class MemoryTest(unittest.TestCase):
                 assert torch.allclose(found, alone, atol=1e-6), (found - alone).abs().max()
                 buckets = registered_bytes() - before
                 assert buckets >= found.numel() * found.itemsize, buckets
-                if "gradient_as_bucket_view" in options:  # Others read them where they are.
+                if "gradient_as_bucket_view" in options:  # Other ranks read the gradients in place.
                     for parameter in model.parameters():
                         assert "memfd:stretto" in mapping_of(parameter.grad)
                 del model

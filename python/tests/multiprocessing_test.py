@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Ranks that are children of multiprocessing: how they end, and what the others hear of it."""
+"""Tests how ranks that are children of multiprocessing end, and what the others are told."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def use_group_at_exit(rank: int, size: int, path: str) -> None:
 
 
 def leave_early(rank: int, size: int, path: str, fails: bool) -> None:
-    """The last rank does; the others write what they hear of it."""
+    """The last rank leaves early; the others write the text of their failure."""
     ranks.start(path, rank, size)
     sum_of_ranks(size)
     if rank == size - 1:
@@ -43,7 +43,7 @@ def leave_early(rank: int, size: int, path: str, fails: bool) -> None:
         return
     while not pathlib.Path(f"{path}.left").exists():
         time.sleep(0.01)
-    if not fails:  # What does not need that rank goes on.
+    if not fails:  # Communication without that rank continues.
         token = torch.ones(1)
         dist.send(token, 1) if rank == 0 else dist.recv(token, 0)
         dist.recv(token, 1) if rank == 0 else dist.send(token, 0)
@@ -61,7 +61,8 @@ def by_multiprocessing(method: str, arguments: tuple[object, ...]) -> list[BaseP
 
 
 def by_a_handler(method: str, arguments: tuple[object, ...]) -> list[BaseProcess]:
-    """As who starts them again after a failure, whose exception forked ones seem to handle, too."""
+    """Starts the children in an exception handler, as a program that restarts them after a failure
+    does. Forked children then seem to handle that exception, too."""
     try:
         raise ValueError("of the parent")
     except ValueError:
@@ -91,7 +92,7 @@ class ChildrenTest(unittest.TestCase):
             self.assertTrue(all(pathlib.Path(f"{folder}/store.{r}").exists() for r in range(2)))
 
     def test_a_child_that_returns_has_left_its_groups(self) -> None:
-        """A forked one runs no functions of atexit."""
+        """A forked child does not run functions of atexit."""
         for start in (by_torch, by_a_handler):
             texts = self.heard(start, "fork", False)
             self.assertIn("rank 2 has destroyed its communicator", " ".join(texts))

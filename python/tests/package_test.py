@@ -1,7 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What a wheel would hold works from where it is put, and shows no symbol but Python's way in."""
+"""Tests that the files of a wheel work where they are installed, and that the module exports only
+Python's entry point."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ print("works,", stretto.__version__, stretto.__file__)
 """
 
 
-# Of a project that pip builds in place of this one: it has been built already.
+# A project that pip builds instead of this one, because this one is already built.
 BUILT = """
 cmake_minimum_required(VERSION 3.25)
 project(built LANGUAGES NONE)
@@ -46,7 +47,7 @@ install(CODE "execute_process(COMMAND ${CMAKE_COMMAND} --install @BUILD@ --compo
 
 class PackageTest(unittest.TestCase):
     def test_loads_quickly(self) -> None:
-        """The machine may be busy, so once in five times is enough."""
+        """The machine may be busy, so one success in five attempts is enough."""
         program = pathlib.Path(__file__).with_name("loading_program.py")
         environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
         taken: list[float] = []
@@ -59,7 +60,7 @@ class PackageTest(unittest.TestCase):
         "a wheel needs a package: pip install scikit-build-core",
     )
     def test_a_wheel(self) -> None:
-        """What pip makes of pyproject.toml and of what has been built is a wheel that works."""
+        """pip makes a working wheel of pyproject.toml and the existing build."""
         with tempfile.TemporaryDirectory() as folder:
             project = pathlib.Path(folder) / "project"
             project.mkdir()
@@ -74,8 +75,9 @@ class PackageTest(unittest.TestCase):
 
     @ranks.thorough
     def test_is_configured_for_the_torch_beside_pip(self) -> None:
-        """Of one environment, and then of another in the same folder. The package file of a torch
-        with CUDA ends the configuration where there is no toolkit."""
+        """The torch is that of one environment, and then of another in the same build folder. The
+        package file of a torch with CUDA would end the configuration where there is no CUDA
+        toolkit."""
         installed = pathlib.Path(importlib.util.find_spec("torch").origin).parent
         part = "share/cmake/Torch"
         with tempfile.TemporaryDirectory() as folder:

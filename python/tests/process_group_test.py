@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Groups, handles of operations and failures of the backend stretto."""
+"""Tests groups, handles of operations and failures of the backend stretto."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def free_port() -> int:
 
 
 def listening_ports() -> set[int]:
-    """Those of this process."""
+    """Returns the ports on which this process listens."""
     own = set()
     for entry in os.scandir("/proc/self/fd"):
         try:
             own.add(os.readlink(entry.path))
         except FileNotFoundError:
-            pass  # That of the folder.
+            pass  # The descriptor of the folder itself is closed by now.
     found = set()
     for table in ("tcp", "tcp6"):
         for line in pathlib.Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
@@ -55,7 +55,7 @@ def sum_of_ranks(size: int, group=None) -> None:
 
 
 class StoreOfAProgram(dist.Store):
-    """Written in Python, without compare_set()."""
+    """A store written in Python, without compare_set()."""
 
     def __init__(self, store: dist.Store) -> None:
         super().__init__()
@@ -76,7 +76,8 @@ class StoreOfAProgram(dist.Store):
 
 class StartTest(unittest.TestCase):
     def test_ways_to_meet(self) -> None:
-        """By file, by TCP, by variables, by a given store; with a backend for GPUs; and again."""
+        """The ranks meet by file, by TCP, by variables, and by a given store, also with a backend
+        for GPUs, and more than once in the same store."""
         port = free_port()
 
         def body(rank: int, size: int, path: str) -> None:
@@ -88,7 +89,7 @@ class StartTest(unittest.TestCase):
                 {"init_method": f"file://{path}", **place},
                 {"init_method": f"tcp://127.0.0.1:{port}", **place},
                 {"store": store, **place},
-                # The store, and the names in it, are those of the time before.
+                # The store and the names in it are the same as in the previous turn.
                 {"store": store, **place},
                 {"store": own, **place},
                 {"init_method": "env://", **place},
@@ -98,7 +99,8 @@ class StartTest(unittest.TestCase):
                 dist.init_process_group(name, **way)
                 assert dist.group.WORLD._get_backend(CPU).name() == "stretto"
                 sum_of_ranks(size)
-                # PyTorch's store on rank 0, and no port of stretto's own on one host.
+                # Rank 0 listens for PyTorch's store only; on one host, stretto opens no ports of
+                # its own.
                 allowed = {port, free_port_of_job} if rank == 0 else set()
                 assert "gloo" in name or listening_ports() <= allowed, listening_ports()
                 dist.destroy_process_group()
@@ -107,7 +109,7 @@ class StartTest(unittest.TestCase):
         ranks.run(body)
 
     def test_who_does_not_hold_the_job_key_is_refused(self) -> None:
-        """PyTorch's store, which anybody may read, does not have it."""
+        """The job key is not in PyTorch's store, which anybody may read."""
 
         def body(rank: int, size: int, path: str) -> str:
             os.environ["STRETTO_JOB_KEY"] = "7" * 64
@@ -123,8 +125,8 @@ class StartTest(unittest.TestCase):
             self.assertIn("STRETTO_JOB_KEY is not the same there", text)
 
     def test_two_hosts(self) -> None:
-        """Namespaces without a default route: the store says by which network ranks meet. Two ranks
-        on each host, which share memory."""
+        """Network namespaces without a default route: the store's address says by which network
+        ranks meet. Each host has two ranks, which share memory."""
         sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
         import namespaces
 
@@ -154,7 +156,7 @@ class StartTest(unittest.TestCase):
             self.assertRegex(links, r"shm to rank \d.*tcp to ranks? \d|tcp to .*shm to rank \d")
 
     def test_groups(self) -> None:
-        """Several at a time, overlapping, one within the other."""
+        """Several groups exist at a time: overlapping, and one within the other."""
 
         def body(rank: int, size: int) -> None:
             pairs = [dist.new_group([0, 1]), dist.new_group([1, 2]), dist.new_group([2, 0])]
@@ -170,7 +172,7 @@ class StartTest(unittest.TestCase):
         ranks.with_group(body, 3)
 
     def test_groups_of_several_sizes_with_one_name(self) -> None:
-        """PyTorch begins anew with the names of groups when the default group is destroyed."""
+        """PyTorch reuses the names of groups after the default group has been destroyed."""
 
         def body(rank: int, size: int, path: str) -> None:
             store = dist.FileStore(path, size)
@@ -184,7 +186,8 @@ class StartTest(unittest.TestCase):
         ranks.run(body, 3)
 
     def test_ranks_that_are_started_again_meet_in_the_same_store(self) -> None:
-        """As by torchrun: rank 0 is killed while it waits for rank 1, which has died before."""
+        """This is what torchrun does: rank 0 is killed while it waits for rank 1, which has died
+        before."""
 
         def body(rank: int, size: int, path: str) -> None:
             store = dist.FileStore(path, size)
@@ -248,13 +251,13 @@ class WorkTest(unittest.TestCase):
             assert work.result()[0].data_ptr() == tensor.data_ptr()
             assert work.exception() is None
             assert work._get_duration() >= 0
-            # A future alone moves its operation along, other ranks coming late.
+            # A future alone makes its operation progress, even if other ranks come late.
             if rank == 0:
                 time.sleep(0.2)
             works = [dist.all_reduce(torch.ones(1 << 18), async_op=True) for _ in range(4)]
             for each in works:
                 assert each.get_future().wait()[0][0] == size
-            # A handle that is dropped does not take its operation along.
+            # Dropping a handle does not cancel its operation.
             last = torch.ones(3)
             dist.all_reduce(last, async_op=True)
             dist.barrier()
@@ -274,7 +277,7 @@ class WorkTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_failures(self) -> None:
-        """They say who did what, and reach whoever asks."""
+        """The texts say which rank did what, and reach every function that can be asked."""
 
         def body(rank: int, size: int) -> str:
             tensor = torch.ones(4 + rank)
@@ -290,7 +293,8 @@ class WorkTest(unittest.TestCase):
             self.assertRegex(text, r"rank 0 .*\[4\].*rank 1 .*\[5\]|rank 1 .*\[5\].*rank 0 .*\[4\]")
 
     def test_failures_of_a_group(self) -> None:
-        """Ranks are named by their numbers in it, and the text says which those are in the job."""
+        """The text names ranks by their numbers in the group, and lists their numbers in the
+        job."""
 
         def body(rank: int, size: int) -> str:
             last = dist.new_group([1, 2])
@@ -305,7 +309,7 @@ class WorkTest(unittest.TestCase):
             self.assertIn("The ranks of this group are, in the job: 1, 2", text)
 
     def test_callbacks(self) -> None:
-        """In a callback of its future, an operation has ended, and may be waited for."""
+        """In a callback of its future, an operation has ended, and wait() returns."""
 
         def body(rank: int, size: int) -> None:
             for _ in range(20):
@@ -331,8 +335,8 @@ class WorkTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_two_deaths(self) -> None:
-        """The survivors are told, shrink the group, and go on. The second one's number is that of
-        before shrink_group(), and the text says whose."""
+        """The survivors are told of the death, shrink the group, and continue. The second text
+        names ranks by their numbers before shrink_group(), and says so."""
 
         def body(rank: int, size: int, path: str) -> str:
             ranks.start(path, rank, size)
@@ -414,7 +418,7 @@ class WorkTest(unittest.TestCase):
             self.assertIn("First difference", text)
 
     def test_a_group_is_made_that_another_rank_abandons_at_once(self) -> None:
-        """Whoever is slower has it as well, and hears why when he uses it."""
+        """The slower ranks get the group as well, and are told why it fails when they use it."""
 
         def body(rank: int, size: int, path: str) -> list[str]:
             import stretto
@@ -424,7 +428,7 @@ class WorkTest(unittest.TestCase):
             for turn in range(20):
                 group = dist.new_group()
                 if turn == 0 and rank == 1:
-                    time.sleep(0.2)  # Once rank 0 has abandoned the first one.
+                    time.sleep(0.2)  # By then rank 0 has abandoned the first group.
                 try:
                     timeout = datetime.timedelta(seconds=ranks.TIMEOUT_SECONDS if rank else 0)
                     stretto.monitored_barrier(group, timeout)

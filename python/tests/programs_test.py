@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What PyTorch builds upon a backend works on stretto: a short program for each."""
+"""Tests that PyTorch's features that use a backend work on stretto: a short program for each."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def flat(model: nn.Module) -> torch.Tensor:
 
 
 def train(model: nn.Module, data: torch.Tensor, steps: int = 2) -> torch.Tensor:
-    """The parameters after some steps."""
+    """Returns the parameters after some steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for _ in range(steps):
         step(model, optimizer, data)
@@ -47,7 +47,7 @@ def train(model: nn.Module, data: torch.Tensor, steps: int = 2) -> torch.Tensor:
 
 
 def trained_alone() -> torch.Tensor:
-    """What the parameters are to be: those of one process with the data of all ranks."""
+    """Returns the expected parameters: those of one process with the data of all ranks."""
     return train(model_of(), torch.cat([data_of(r) for r in range(SIZE)]))
 
 
@@ -120,9 +120,9 @@ def sharded_optimizer(rank: int) -> None:
     optimizer.consolidate_state_dict(to=0)
 
 
-# What PyTorch's batched_powerSGD_hook does with its bucket, which lies in memory of the backend.
-# That hook itself ends at an assertion of its own in PyTorch 2.13, on every backend.
-def in_larger_bucket(_, bucket):  # PyTorch cannot read annotations that are text.
+# Does what PyTorch's batched_powerSGD_hook does with its bucket, which is in memory of the backend.
+# That hook itself fails an assertion of its own in PyTorch 2.13, on every backend.
+def in_larger_bucket(_, bucket):  # PyTorch rejects annotations that are strings.
     buffer, count = bucket.buffer(), bucket.buffer().numel()
     buffer.resize_(2 * count)[count:].fill_(0)
     sums = dist.all_reduce(buffer, async_op=True).get_future()
@@ -231,7 +231,7 @@ def local_sgd(rank: int) -> None:
     from torch.distributed.algorithms.model_averaging import averagers
 
     model = model_of(seed=rank)
-    for parameter in model.parameters():  # Those without a gradient are left out.
+    for parameter in model.parameters():  # Parameters without a gradient would be left out.
         parameter.grad = torch.zeros_like(parameter)
     averager = averagers.PeriodicModelAverager(period=1, warmup_steps=0)
     averager.average_parameters(list(model.parameters()))
@@ -245,7 +245,7 @@ def compiled(rank: int) -> None:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         backends = ["aot_eager"]
         if "STRETTO_THOROUGH" in os.environ:
-            backends.append("inductor")  # Which compiles C++ for most of a minute.
+            backends.append("inductor")  # It compiles C++ for most of a minute.
         for backend in backends:
             model = nn.parallel.DistributedDataParallel(model_of())
             close(train(torch.compile(model, backend=backend), data_of(rank)), trained_alone())

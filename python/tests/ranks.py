@@ -21,14 +21,14 @@ import unittest
 from typing import Any, Callable, Iterator
 
 import torch
-import torch._dynamo  # Which DDP and optimizers load: once here, and not in each rank.
+import torch._dynamo  # DDP and optimizers load this: now once, else in each rank.
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
-# Before anything is computed: threads of OpenMP do not survive a fork.
+# This must come before any computation, because OpenMP's threads do not survive a fork.
 torch.set_num_threads(1)
 
-# Generous: a loaded machine, or one core for all ranks, must not make a test fail.
+# Generous, so that a loaded machine, or one core for all ranks, does not make a test fail.
 TIMEOUT_SECONDS = 120
 
 
@@ -38,14 +38,14 @@ thorough = unittest.skipUnless(
 
 
 def random_by_seed(test: str) -> random.Random:
-    """Numbers by STRETTO_SEED, others for each test: ./dev sets it."""
+    """Returns a generator seeded by STRETTO_SEED, which ./dev sets, and by the test's name."""
     seed = os.environ.get("STRETTO_SEED") or random.randrange(1 << 30)
     print(f"STRETTO_SEED={seed} draws the same again")
     return random.Random(f"{seed} {test}")
 
 
 def refusal(call: Callable[[], object]) -> str:
-    """The text of what the call throws."""
+    """Returns the text of the exception that the call raises."""
     try:
         call()
     except (ImportError, ValueError, TypeError, RuntimeError) as error:
@@ -54,7 +54,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 
 def failure(call: Callable[[], object]) -> str:
-    """The text of what an operation fails with, which has a type of its own."""
+    """Returns the text of a failed operation, which raises a type of its own."""
     try:
         call()
     except dist.DistBackendError as error:
@@ -64,7 +64,8 @@ def failure(call: Callable[[], object]) -> str:
 
 @contextlib.contextmanager
 def little_shared_memory() -> Iterator[None]:
-    """This process gets no more than 1 MiB in one piece meanwhile."""
+    """Limits files, and so pieces of shared memory, to 1 MiB in this process for the duration of a
+    `with` block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
@@ -74,13 +75,13 @@ def little_shared_memory() -> Iterator[None]:
 
 
 def output_of(*words: object, **options: Any) -> str:
-    """What `python WORDS` says on its way to a good end."""
+    """Returns the output of `python WORDS`, which must succeed."""
     run = subprocess.run([sys.executable, *words], capture_output=True, text=True, **options)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 
 
-# What two_programs() puts before the program.
+# two_programs() puts this before the program.
 MEETING = """
 import atexit
 import sys
@@ -94,8 +95,8 @@ def meet():
 
 
 def two_programs(program: str) -> list[tuple[str, str, int]]:
-    """What each of them, a rank of its own, writes to its output and to its error output, and its
-    exit status."""
+    """Runs the program as two ranks; returns the output, the error output and the exit status of
+    each."""
     with tempfile.TemporaryDirectory() as folder:
         processes = [
             subprocess.Popen(
@@ -110,7 +111,7 @@ def two_programs(program: str) -> list[tuple[str, str, int]]:
 
 
 def start(path: str, rank: int, size: int, backend: str = "stretto", **options: Any) -> None:
-    """init_process_group by a file at `path`."""
+    """Calls init_process_group with a file at `path`."""
     options.setdefault("timeout", datetime.timedelta(seconds=TIMEOUT_SECONDS))
     dist.init_process_group(
         backend, init_method=f"file://{path}", rank=rank, world_size=size, **options
@@ -118,7 +119,8 @@ def start(path: str, rank: int, size: int, backend: str = "stretto", **options: 
 
 
 def first(call: Callable[[], Any]) -> Any:
-    """What it returns on rank 0. The others do nothing until then, and have None."""
+    """Returns the result of the call on rank 0. The other ranks wait until it has ended, and return
+    None."""
     store = _get_default_store()
     if dist.get_rank() > 0:
         store.wait(["rank 0 is done"])
@@ -129,12 +131,12 @@ def first(call: Callable[[], Any]) -> Any:
 
 
 def _be_rank(function: Callable[..., Any], rank: int, size: int, path: str, answer: int) -> None:
-    # A forked process makes PyTorch's thread pool anew at its first use, and ends where two threads
-    # do that at once.
+    # A forked process creates PyTorch's thread pool again at its first use, and crashes if two
+    # threads do so at once.
     torch.set_num_threads(torch.get_num_threads())
     try:
         result = (True, function(rank, size, path))
-    except BaseException:  # Whatever it is, the parent tells it.
+    except BaseException:  # The parent reports any exception.
         result = (False, f"rank {rank}:\n{traceback.format_exc()}")
     with os.fdopen(answer, "wb") as pipe:
         pickle.dump(result, pipe)
@@ -144,7 +146,7 @@ def _be_rank(function: Callable[..., Any], rank: int, size: int, path: str, answ
 
 
 def _read(pipe: int, deadline: float) -> bytes | None:
-    """What the rank says before it ends; None when time is up."""
+    """Returns the rank's answer, complete when it ends; None when time is up."""
     parts = []
     while True:
         ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
@@ -157,8 +159,8 @@ def _read(pipe: int, deadline: float) -> bytes | None:
 
 
 def run(function: Callable[[int, int, str], Any], size: int = 2, deaths: int = 0) -> list[Any]:
-    """function(rank, size, path) on every rank; their results. Fails with the ranks' tracebacks,
-    and unless as many as `deaths` end without a result, for which they have None."""
+    """Runs function(rank, size, path) on every rank and returns the results. Fails with the
+    tracebacks of the ranks. Exactly `deaths` ranks must end without a result; theirs is None."""
     children = []
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(size):
@@ -191,7 +193,7 @@ def run(function: Callable[[int, int, str], Any], size: int = 2, deaths: int = 0
 
 
 def with_group(function: Callable[[int, int], Any], size: int = 2, **options: Any) -> list[Any]:
-    """function(rank, size) on every rank of a job."""
+    """Runs function(rank, size) on every rank of a job."""
 
     def body(rank: int, size: int, path: str) -> Any:
         start(path, rank, size, **options)

@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""reconfigure() gives a group other members, and hooks are called before a group ends."""
+"""Tests of reconfigure(), which gives a group other members, and of abort hooks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def world() -> dist.ProcessGroup:
 
 
 def make_group(store: dist.Store, rank: int, size: int) -> None:
-    """Without members."""
+    """Makes a group that has no members yet."""
     dist.init_process_group(
         "stretto",
         store=store,
@@ -48,12 +48,12 @@ def make_group(store: dist.Store, rank: int, size: int) -> None:
 
 
 def notes(path: str, size: int) -> dist.Store:
-    """Where the processes of a test tell each other what their group cannot."""
+    """Returns a store in which the processes exchange texts while they have no common group."""
     return dist.FileStore(f"{path}-notes", size)
 
 
 def tell(store: dist.Store, process: int, size: int) -> list[str]:
-    """The handles of all processes."""
+    """Publishes this process' handle, and returns the handles of all processes."""
     store.set(str(process), dist._get_reconfigure_handle())
     return [store.get(str(each)).decode() for each in range(size)]
 
@@ -63,7 +63,7 @@ def reconfigure(uuid: int, handles: list[str] | set[str], **options: Any) -> Non
 
 
 def check(rank: int, size: int) -> None:
-    """This process is that rank of so many, and reaches the others."""
+    """Checks that this process has this rank and size, and reaches the others."""
     assert (dist.get_rank(), dist.get_world_size()) == (rank, size)
     ones = torch.ones(3)
     dist.all_reduce(ones)
@@ -78,7 +78,7 @@ def check(rank: int, size: int) -> None:
 
 
 def run(body: Callable[[int, int, list[str]], Any], size: int, **options: Any) -> list[Any]:
-    """body(rank, size, handles) on every rank of a group that has no members yet."""
+    """Runs body(rank, size, handles) on every rank of a group that has no members yet."""
 
     def start(rank: int, size: int, path: str) -> Any:
         ranks.start(path, rank, size, enable_reconfigure=True)
@@ -160,7 +160,7 @@ class ReconfigureTest(unittest.TestCase):
         run(body, 2)
 
     def test_two_halves_become_one(self) -> None:
-        """Each has met in a store of its own."""
+        """Each half has met in a store of its own."""
         ports = [free_port(), free_port()]
 
         def body(rank: int, size: int, path: str) -> None:
@@ -211,7 +211,7 @@ class ReconfigureTest(unittest.TestCase):
         self.assertIn("rank 1 has called abort()", run(body, 2)[0])
 
     def test_after_a_death(self) -> None:
-        """What fails later names ranks by their new numbers."""
+        """Later failures name ranks by their new numbers."""
 
         def body(rank: int, size: int, path: str) -> list[str]:
             ranks.start(path, rank, size, enable_reconfigure=True)
@@ -238,7 +238,7 @@ class ReconfigureTest(unittest.TestCase):
             self.assertIn("rank 0", text)
 
     def test_rank_0_dies_and_its_store_is_elsewhere(self) -> None:
-        """The last process hosts it, and is no member."""
+        """The last process hosts the store, and is not a member."""
         port = free_port()
 
         def body(process: int, processes: int, path: str) -> None:
@@ -282,7 +282,7 @@ class ReconfigureTest(unittest.TestCase):
             self.assertIn("rank 0 has called reconfigure()", text)
 
     def test_calls_on_other_threads_fail(self) -> None:
-        """Also those that are no operations of the group's."""
+        """These include calls that are not operations of the group."""
 
         def body(rank: int, size: int, handles: list[str]) -> None:
             import stretto
@@ -291,7 +291,7 @@ class ReconfigureTest(unittest.TestCase):
                 with ThreadPoolExecutor() as pool:
                     model = nn.Linear(1, 1)
                     told = pool.submit(failure, lambda: stretto.verify_replicas(model))
-                    time.sleep(0.5)  # It waits for the other rank then.
+                    time.sleep(0.5)  # By then the call waits for the other rank.
                     reconfigure(2, handles[:1])
                     assert "called reconfigure()" in told.result()
 
@@ -358,7 +358,7 @@ class ReconfigureTest(unittest.TestCase):
         run(body, 1)
 
     def test_other_lists_do_not_meet(self) -> None:
-        """The group then has no members, and gets some by another call."""
+        """The group then has no members, and gets members by another call."""
 
         def body(rank: int, size: int, handles: list[str]) -> tuple[str, str]:
             reconfigure(1, handles)
@@ -385,7 +385,7 @@ class ReconfigureTest(unittest.TestCase):
         self.assertIn(f"TCPStore at 127.0.0.1:{port}", run(body, 1)[0])
 
     def test_models_go_on_with_fewer_ranks(self) -> None:
-        """Gradients are averaged over those who are left."""
+        """Gradients are averaged over the remaining ranks."""
 
         def body(rank: int, size: int, handles: list[str]) -> list[float]:
             reconfigure(1, handles)
@@ -443,7 +443,7 @@ class ReconfigureTest(unittest.TestCase):
 @is_in_torch
 class AbortHookTest(unittest.TestCase):
     def test_each_is_called_once(self) -> None:
-        """By a timeout, on the other rank by what it hears, and by abort(); not by the end."""
+        """By a timeout, by another rank's failure, and by abort(); not by the group's end."""
 
         def body(rank: int, size: int, path: str) -> list[str]:
             ranks.start(path, rank, size)
@@ -452,7 +452,7 @@ class AbortHookTest(unittest.TestCase):
             called: list[str] = []
 
             def expect(wanted: list[str]) -> None:
-                """Soon: another thread may have seen the failure first, and be calling hooks."""
+                """Waits for hooks: another thread may have seen the failure first and call them."""
                 deadline = time.monotonic() + ranks.TIMEOUT_SECONDS / 2
                 while len(called) < len(wanted) and time.monotonic() < deadline:
                     time.sleep(0.01)
@@ -475,7 +475,7 @@ class AbortHookTest(unittest.TestCase):
                 assert "timeout" in text, text
                 store.set("late", "")
             else:
-                store.get("late")  # Rank 0 has given its part of the first one.
+                store.get("late")  # Rank 0 has called the first operation.
                 failure(lambda: [dist.all_reduce(torch.ones(1)) for _ in range(2)])
             expect(["fail", "count"])
             failure(lambda: dist.all_reduce(torch.ones(1)))

@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""stretto.ReproducibleGradients: the same bits with any number of ranks."""
+"""Tests that stretto.ReproducibleGradients gives the same bits with any number of ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def network() -> nn.Module:
 
 
 def trained(rank: int, size: int) -> list[list[float]]:
-    """The parameters after some steps."""
+    """Returns the parameters after some steps."""
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     gradients = stretto.ReproducibleGradients(model.parameters())
@@ -56,7 +56,7 @@ class ReproducibleTest(unittest.TestCase):
                 half.grad = torch.ones(3).bfloat16()
                 gradients.add()
                 assert used.grad is None
-            assert gradients.reduce() == 3  # Of ranks 1 and 2.
+            assert gradients.reduce() == 3  # Rank 1 has added once, rank 2 twice.
             assert unused.grad is None
             assert torch.equal(used.grad, torch.full((2, 3), 0.1))
             assert torch.equal(half.grad, torch.ones(3).bfloat16())

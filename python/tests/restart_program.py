@@ -1,9 +1,11 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Started by torchrun: a rank is killed in the middle, and all begin again where they had saved.
+"""A program for torchrun: a rank is killed in the middle, and all ranks continue from their last
+saved state.
 
-Arguments: a folder, the rank that is killed, the step in which it is, and how far into that."""
+Arguments: a folder, the rank that is killed, the step of the kill, and the delay within that step.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ SAVED = FOLDER / "saved.pt"
 
 
 def save(model: nn.Module, step: int) -> None:
-    """Whole or not at all."""
+    """Replaces the saved state atomically."""
     torch.save({"model": model.state_dict(), "step": step}, FOLDER / "new.pt")
     os.replace(FOLDER / "new.pt", SAVED)
 

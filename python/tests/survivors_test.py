@@ -1,7 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""A rank is killed while models are trained: the others go on, or all are started again."""
+"""Tests that training survives the death of a rank: the others continue, or all are started
+again."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 STEPS = 1000
-RESTARTED_STEPS = 400  # As restart_program.py has them.
+RESTARTED_STEPS = 400  # The same as in restart_program.py.
 SIZE = 3
 
 
@@ -29,7 +30,7 @@ def make_model() -> nn.Module:
 
 
 def loss_of(model: nn.Module, member: int, step: int) -> torch.Tensor:
-    """`member` is the rank at the start: who is left keeps his data."""
+    """`member` is the rank at the start, so that each remaining process keeps its data."""
     data = torch.sin(torch.arange(32.0).reshape(8, 4) + 100 * member + step % 10)
     return (model(data).squeeze(1) - data.sum(1)).square().mean()
 
@@ -46,7 +47,8 @@ def mean_loss(model: nn.Module, members: list[int]) -> float:
 
 
 def trained_by_one(changed_at: int, left: list[int]) -> float:
-    """The loss where all members take part until step `changed_at`, and then those who are left."""
+    """Returns the loss if all members take part until step `changed_at`, and then only those in
+    `left`."""
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(STEPS):
@@ -57,7 +59,7 @@ def trained_by_one(changed_at: int, left: list[int]) -> float:
 
 
 def train_and_survive(member: int, victim: int, last_step: int, delay: float) -> tuple[int, float]:
-    """From which step on the group was smaller, and the loss in the end."""
+    """Returns the step from which the group was smaller, and the final loss."""
     model = nn.parallel.DistributedDataParallel(make_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step, changed_at = 0, STEPS
@@ -70,8 +72,8 @@ def train_and_survive(member: int, victim: int, last_step: int, delay: float) ->
         except dist.DistBackendError as error:
             assert f"rank {victim}" in str(error), error
             dist.shrink_group([victim])
-            # One of them may have finished the step that another has not: the first one decides.
-            # The model's parameters are those of rank 0 again once it is wrapped again.
+            # A rank may have finished the step that another has not, so rank 0 decides. Wrapping
+            # the model again sends rank 0's parameters to all.
             agreed = torch.tensor(step)
             dist.broadcast(agreed, group_src=0)
             step = changed_at = int(agreed)
@@ -118,6 +120,6 @@ class SurvivorsTest(unittest.TestCase):
             ranks.output_of(*command, *options, program, folder, *death, timeout=200)
             told = json.loads((pathlib.Path(folder) / "result.json").read_text())
         self.assertEqual(told["restarts"], 1)
-        # Where it had saved last; the signal may come some steps later.
+        # The last saved step; the signal may come some steps later.
         self.assertIn(told["began_at"], range(step // 50 * 50, RESTARTED_STEPS, 50))
         self.assertEqual(told["loss"], told["loss_without_a_death"])

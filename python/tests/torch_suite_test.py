@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""A sample of PyTorch's own distributed tests; ./dev torch-suite runs all, and on Gloo too."""
+"""Runs a sample of PyTorch's own distributed tests; ./dev torch-suite runs all, and on Gloo too."""
 
 from __future__ import annotations
 

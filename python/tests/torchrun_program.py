@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Started by torchrun: nothing says that there is a backend stretto but its name."""
+"""A program for torchrun that names the backend stretto and does not import it."""
 
 import torch
 import torch.distributed as dist
@@ -11,4 +11,4 @@ came = torch.ones(1)
 dist.all_reduce(came)
 if dist.get_rank() == 0:
     print(f"{int(came.item())} of {dist.get_world_size()} ranks", flush=True)
-# No destroy_process_group(): the end of the process is the end of the group.
+# destroy_process_group() is not called: the end of the process ends the group.
