@@ -333,7 +333,7 @@ def contest_on(arguments, placement, network, algorithms, cache):
 
 
 def measure_shape(arguments, shape):
-    """Returns all lines of one shape; every line includes its parameters."""
+    """Returns the facts of one shape, and its lines, each with the shape and the rate."""
     placement = hosts_systems.placement_of(shape)
     arguments.ranks = len(placement)
     with network_of(arguments, placement) as (network, cache):

@@ -91,7 +91,7 @@ class Training:
 
 def codecs(one: Rank) -> list[Callable[[], hooks.Hook]]:
     made: list[Callable[[], hooks.Hook]] = [
-        lambda: hooks.top_k(0.05, error_feedback=True),  # Always on with a device.
+        lambda: hooks.top_k(0.05, error_feedback=True),  # It is true by default.
         lambda: hooks.top_k(0.05, values="int8"),
         lambda: hooks.threshold(0.001, values="bf16"),
         lambda: hooks.int8(),
