@@ -1,8 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What passes through the links of two hosts, whose ranks have mapped each other's memory inside:
-// nothing inside, and between them what the schedules say.
+// Counts what the links between ranks on several hosts carry. Ranks of one host have mapped each
+// other's memory and send nothing to each other; between hosts the links carry what the schedules
+// say.
 
 #include <array>
 #include <atomic>
@@ -27,10 +28,10 @@ constexpr int kRanks = 4;
 using HostList = std::vector<std::int32_t>;
 constexpr std::size_t kCount = 48 * 1024;  // Of floats.
 constexpr int kTimes = 4;
-// What a message needs beside its payload, and what its receiver gives back.
+// The most that a message needs beside its payload, including what its receiver sends back.
 constexpr std::size_t kFrameBytesMax = 256;
 
-// Bytes from each rank to each other.
+// Bytes that each rank has sent to each other rank.
 struct Counts {
   HostList hosts;
   std::array<std::array<std::atomic<std::size_t>, kRanks>, kRanks> bytes{};
@@ -90,7 +91,7 @@ struct Traffic {
   std::size_t messages = 0;
 };
 
-// What all ranks send by the schedules, once.
+// What all ranks together send by the schedules of one operation.
 Traffic traffic_of(const schedule::Algorithm& algorithm, const HostList& hosts,
                    std::size_t buffer_bytes) {
   Traffic traffic;
@@ -99,7 +100,7 @@ Traffic traffic_of(const schedule::Algorithm& algorithm, const HostList& hosts,
       if (step.kind != schedule::StepKind::send) continue;
       ++traffic.messages;
       if (!steps.sources(step).empty()) {
-        // Of an all_to_all each rank's buffer holds those chunks that it sends.
+        // In an all_to_all, a rank's buffer holds only the chunks that this rank sends.
         const bool exchanges = steps.collective == Collective::all_to_all;
         const std::int32_t chunks = steps.chunk_count / (exchanges ? kRanks : 1);
         traffic.bytes += buffer_bytes / static_cast<std::size_t>(chunks);
@@ -109,7 +110,7 @@ Traffic traffic_of(const schedule::Algorithm& algorithm, const HostList& hosts,
   return traffic;
 }
 
-// `once`: of one such problem.
+// `once`: the traffic of one run of `problem`.
 void expect_traffic(const Counts& counts, std::span<const std::unique_ptr<Communicator>> ranks,
                     const testing::Problem& problem, const Traffic& once) {
   ASSERT_EQ(testing::try_on_all(ranks, problem), "");
@@ -154,7 +155,7 @@ std::vector<schedule::Algorithm> on_mapped_memory_and_by_messages() {
   return found;
 }
 
-// Two and two, in order and in turns; and one rank that shares memory with nobody.
+// Two ranks on each of two hosts, in order and by turns; and a rank that shares memory with nobody.
 INSTANTIATE_TEST_SUITE_P(, BytesOnHosts,
                          ::testing::Combine(::testing::ValuesIn(on_mapped_memory_and_by_messages()),
                                             ::testing::Values(HostList{0, 0, 1, 1},
@@ -167,11 +168,11 @@ INSTANTIATE_TEST_SUITE_P(, BytesOnHosts,
                                               fmt::join(std::get<1>(tested.param), ""));
                          });
 
-// Two hosts of two ranks: those of the first call an operation that waits for the second host, and
-// another, whose messages leave all the same.
+// Two hosts of two ranks. The ranks of the first host call an operation that waits for the second
+// host, and then another one, whose messages leave all the same.
 TEST(OnHosts, AnOperationBeginsWhileAnotherWaits) {
   constexpr std::size_t kFloats = 4096;
-  // Of each the first host sends half of the values to the second, which owns them.
+  // In each operation, the first host sends the second the half of the values that the second owns.
   constexpr std::size_t kBytesOfBoth = kFloats * sizeof(float);
   for (const char* algorithm : {"two_level_mapped", "two_level"}) {
     SCOPED_TRACE(algorithm);

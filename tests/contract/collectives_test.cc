@@ -26,7 +26,7 @@ constexpr std::array kCollectives = {Collective::all_reduce,     Collective::red
                                      Collective::gather,         Collective::scatter,
                                      Collective::broadcast,      Collective::all_to_all};
 
-// The algorithms of a collective, and "" for the chosen one.
+// The names of the algorithms of a collective, and "" for the algorithm that is chosen.
 std::vector<std::string> algorithms_of(Collective collective, schedule::Access access) {
   std::vector<std::string> names = {""};
   for (const schedule::Algorithm* algorithm : algorithms_for(collective, access)) {
@@ -44,13 +44,14 @@ bool needs_equal_shares(const Problem& problem) {
   return false;
 }
 
-// Of more ranks than three, types are those of gradients and every so many others, of which each
-// number of ranks has its own: what is done with a type does not depend on how many ranks do it.
+// With more than three ranks, the tests try the types of gradients and one in eleven of the others;
+// which ones, depends on the number of ranks. What is done with a type does not depend on how many
+// ranks do it.
 constexpr int kTypeStep = 11;
 constexpr int kRanksOfEveryType = 3;
 
-// AddressSanitizer looks at accesses and makes everything ten times as slow: with it few numbers of
-// ranks are tried, and few types.
+// AddressSanitizer checks every access, which makes everything ten times as slow: with it, fewer
+// numbers of ranks and fewer types are tried.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kIsSlow = true;
 bool is_tried(int ranks) { return ranks <= 4 || ranks == 7 || ranks == 13; }
@@ -59,8 +60,8 @@ constexpr bool kIsSlow = false;
 bool is_tried(int) { return true; }
 #endif
 
-// The types and operations that are worth trying with a collective: all where it reduces; where it
-// only moves, sizes of elements are all that counts.
+// The types and operations that are worth trying with a collective. Where it only moves elements,
+// their size is all that counts.
 std::vector<std::pair<DType, ReduceOp>> types_of(Collective collective, int ranks, bool every) {
   if (!reduces(collective)) {
     return {{DType::f8_e4m3, ReduceOp::sum},
@@ -79,7 +80,7 @@ std::vector<std::pair<DType, ReduceOp>> types_of(Collective collective, int rank
   return types;
 }
 
-// Equal and unequal shares.
+// Counts that divide badly among the ranks or, where there are shares, equal and unequal shares.
 std::vector<Problem> sizes_of(const Problem& problem) {
   const auto p = static_cast<std::size_t>(problem.ranks);
   std::vector<Problem> problems;
@@ -102,12 +103,12 @@ std::vector<Problem> sizes_of(const Problem& problem) {
 
 using Ranks = std::vector<std::unique_ptr<Communicator>>;
 
-// What ranks of both kinds below are asked to do.
+// The tests of ranks of all kinds below.
 class CollectivesOfAny : public ::testing::Test {
  protected:
   virtual int size() const = 0;
   virtual Ranks make_ranks(std::size_t segment_bytes) const = 0;
-  // Those that make a difference.
+  // The algorithms that are worth trying on these ranks.
   virtual std::vector<std::string> algorithms(Collective collective) const = 0;
   virtual bool tries_every_type() const {
     return !kIsSlow && (size() <= kRanksOfEveryType || is_thorough());
@@ -199,7 +200,8 @@ class Collectives : public CollectivesOfAny, public ::testing::WithParamInterfac
          .single_copy = GetParam().single_copy ? SingleCopy::always : SingleCopy::off,
          .segment_bytes = segment_bytes});
   }
-  // The others do not reach callers' buffers, or cannot.
+  // With single copy, the other algorithms do not work on callers' buffers. Nor can direct_mapped
+  // where these are neither registered nor copied once.
   std::vector<std::string> algorithms(Collective collective) const override {
     if (GetParam().single_copy) return {"", "direct_mapped"};
     const bool mapped = GetParam().shared_memory;
@@ -217,12 +219,12 @@ TEST_P(Collectives, EqualTheSerialOracle) { expect_the_serial_oracle(); }
 
 TEST_P(Collectives, InPlaceAndFromEveryRoot) { expect_it_in_place_and_from_every_root(); }
 
-// Of so many ranks that more cut no other way.
+// More ranks would not cut segments in any other way.
 constexpr int kRanksOfSegments = 9;
 class SegmentedCollectives : public Collectives {};
 TEST_P(SegmentedCollectives, AnySegmentsGiveTheSameBits) { expect_it_by_any_segments(); }
 
-// What is larger than a segment, of the size of an element and of the kind of arithmetic.
+// Types of several sizes and kinds of arithmetic, for buffers that are longer than a segment.
 std::vector<std::pair<DType, ReduceOp>> long_types_of(Collective collective, int ranks) {
   std::vector<std::pair<DType, ReduceOp>> types = {{DType::bf16, ReduceOp::sum}};
   if (!reduces(collective) || ranks > 3 || kIsSlow) return types;
@@ -233,7 +235,7 @@ std::vector<std::pair<DType, ReduceOp>> long_types_of(Collective collective, int
   return types;
 }
 
-// Of so many ranks that segments are the same for more.
+// With more ranks, the segments would be the same.
 constexpr int kRanksOfLong = 5;
 class LongCollectives : public Collectives {};
 TEST_P(LongCollectives, LargerThanASegment) {
@@ -271,7 +273,7 @@ std::vector<Case> cases_up_to(int ranks_max) {
     if (!is_tried(ranks)) continue;
     list.push_back({.ranks = ranks});
     list.push_back({.ranks = ranks, .shared_memory = true});
-    // The slowest by far, as each of its regions that goes is looked for in all that is kept.
+    // This case is by far the slowest: each region that is freed is looked for in all that is kept.
     if (ranks <= 9 || ranks == 13 || ranks >= 16) {
       list.push_back({.ranks = ranks, .shared_memory = true, .registered = true});
     }
@@ -292,14 +294,14 @@ INSTANTIATE_TEST_SUITE_P(, SegmentedCollectives, ::testing::ValuesIn(cases_up_to
 INSTANTIATE_TEST_SUITE_P(, LongCollectives, ::testing::ValuesIn(cases_up_to(kRanksOfLong)),
                          case_name);
 
-// Ranks on several hosts, which is what two-level algorithms and the choice go by; with memory that
-// the ranks of a host share, and without.
+// Ranks on several hosts, with and without memory that the ranks of a host share. Two-level
+// algorithms, and the choice of an algorithm, depend on the hosts.
 using HostsCase = std::tuple<std::vector<std::int32_t>, bool>;
 class CollectivesOnHosts : public CollectivesOfAny,
                            public ::testing::WithParamInterface<HostsCase> {
  protected:
   int size() const override { return static_cast<int>(std::get<0>(GetParam()).size()); }
-  // Of the algorithms for hosts there is no smaller number of ranks.
+  // No smaller group tests the algorithms for hosts, so these try every type.
   bool tries_every_type() const override { return !kIsSlow; }
   bool shares_memory() const { return std::get<1>(GetParam()); }
   Ranks make_ranks(std::size_t segment_bytes) const override {
@@ -371,8 +373,8 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Bool()),
     hosts_name);
 
-// Ranks that share no memory, on each way that messages have: sockets, encrypted or several for a
-// pair, and the engines of others where they are built.
+// Ranks that share no memory, connected in every way that there is: sockets, encrypted sockets,
+// several sockets per pair, and the engines of other libraries where they are built.
 using WorldCase = std::tuple<transport::WorldKind, int>;
 class CollectivesByWay : public CollectivesOfAny, public ::testing::WithParamInterface<WorldCase> {
  protected:

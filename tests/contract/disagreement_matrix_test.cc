@@ -1,10 +1,10 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Ranks that disagree about an operation, in every way, over all transports that a group can tell
-// apart: each rank is told, within two seconds, with both calls. All combinations are too many for
-// every run: some are drawn from a seed. STRETTO_DISAGREEMENT_CASES says how many are tried in each
-// world; ./dev test --all tries all.
+// Ranks disagree about an operation, in every way, over all transports that a group can tell apart.
+// Each rank must be told within two seconds, in a text that names both calls. There are too many
+// combinations for every run, so some are drawn from a seed. STRETTO_DISAGREEMENT_CASES says how
+// many are tried in each world; ./dev test --all tries all.
 
 #include <gtest/gtest.h>
 
@@ -28,7 +28,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr milliseconds kHeartbeat(40);
-// By when everybody is told. A sanitized program takes several times as long for everything.
+// Within this time every rank is told. A sanitized program takes several times as long for all it
+// does.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr seconds kTold(10);
 constexpr std::size_t kCases = 48;
@@ -36,7 +37,7 @@ constexpr std::size_t kCases = 48;
 constexpr seconds kTold(2);
 constexpr std::size_t kCases = 128;
 #endif
-// What has not been told by then never will be.
+// A rank that has not been told by then never will be.
 constexpr seconds kPatience(30);
 constexpr seconds kTimeout(120);
 // Cases that are tried at the same time, each in a group of its own.
@@ -50,18 +51,18 @@ struct Spec {
   int root = 0;
   std::size_t count = 0;  // Of a share, where there are shares.
   std::string algorithm = {};
-  bool uneven = false;  // Shares of their own; of an all_reduce, a list of two buffers.
+  bool uneven = false;  // Unequal shares; for an all_reduce, a list of two buffers.
 };
 
-// What belongs to one rank of one case.
+// The state of one rank in one case.
 struct RankCase {
   std::unique_ptr<Communicator> comm;
   std::vector<std::uint32_t> input;
   std::vector<std::uint32_t> output;
   Work work;
   std::string text;
-  std::string failure;  // "Mismatch", or what else has happened.
-  Duration after{};     // When this rank knew, since it made the call.
+  std::string failure;  // "Mismatch", or what has happened instead.
+  Duration after{};     // From the first call of the batch until this rank knew.
 };
 
 template <class T>
@@ -113,7 +114,7 @@ Work call(Communicator& comm, const Spec& spec, RankCase& own) {
       }
       return comm.all_to_all(in(whole), out(whole), {.algorithm = spec.algorithm});
     case Collective::point_to_point: {
-      // Around in a ring.
+      // A ring: each rank sends to the next one.
       const int next = (comm.rank().value() + 1) % comm.size();
       const int before = (comm.rank().value() + comm.size() - 1) % comm.size();
       const std::array ring = {Transfer::send(in(spec.count), next),
@@ -146,8 +147,8 @@ std::vector<std::pair<std::string, Spec>> alternatives(const Spec& spec, int ran
     change(list.back().second);
   };
   const bool is_message = spec.collective == Collective::point_to_point;
-  // Messages and collectives do not wait for each other's turn: to call one and not the other is
-  // no disagreement.
+  // Messages and collectives do not wait for each other: if one rank calls a message and another a
+  // collective, that is no disagreement.
   for (int other = 0; !is_message && other < kCollectiveCount; ++other) {
     const auto collective = static_cast<Collective>(other);
     if (collective == spec.collective || collective == Collective::point_to_point) continue;
@@ -169,7 +170,7 @@ std::vector<std::pair<std::string, Spec>> alternatives(const Spec& spec, int ran
   return list;
 }
 
-// Nothing, a few bytes, about what leaves at once, and what waits for its receive.
+// No bytes, a few, about as many as are sent at once, and a message that waits for its receive.
 constexpr std::array<std::size_t, 4> kCounts = {0, 4, 2000, 40'000};
 
 std::vector<CallsThatDiffer> all_cases(int ranks) {
@@ -196,8 +197,8 @@ std::vector<CallsThatDiffer> all_cases(int ranks) {
   return cases;
 }
 
-// Waits until the operation or, if this rank's part of it ended well, the group has failed: what
-// nobody can do tells so, and asks nobody.
+// Waits until the operation has failed or, if this rank's part of it ended well, the group. It asks
+// about the group by an operation that nobody can run, which is refused without asking other ranks.
 void find_failure(RankCase& own, bool leaves) {
   const TimePoint begin = Clock::now();
   try {
@@ -227,13 +228,14 @@ void begin(Communicator& comm, const Spec& spec, RankCase& own) {
   own.work = spec.integers ? call<std::int32_t>(comm, spec, own) : call<float>(comm, spec, own);
 }
 
-// A batch on one rank: begins all operations, then waits for how they end.
+// Runs a batch on one rank: begins all operations, then waits for their ends.
 void run_batch(Communicator& world, std::span<const CallsThatDiffer> batch,
                std::vector<RankCase>& all) {
   std::vector<Rank> everybody;
   for (int r = 0; r < world.size(); ++r) everybody.push_back(r);
   for (RankCase& own : all) own.comm = world.new_group(everybody);
-  world.barrier().wait();  // Or some are still making a group when others have failed in it.
+  // Otherwise some ranks would still be making a group when others have failed in it.
+  world.barrier().wait();
   const TimePoint begun = Clock::now();
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const bool odd = world.rank() == batch[i].odd_rank;
@@ -246,7 +248,7 @@ void run_batch(Communicator& world, std::span<const CallsThatDiffer> batch,
   for (std::size_t i = 0; i < batch.size(); ++i) {
     find_failure(all[i], batch[i].leaves);
     all[i].after = Clock::now() - begun;
-    all[i].comm.reset();  // As a program does that throws.
+    all[i].comm.reset();  // Like a program that throws.
   }
 }
 
@@ -297,15 +299,16 @@ TEST_P(DisagreementMatrix, EveryRankIsToldWithBothCalls) {
   }
 }
 
-// A root lays out its scatter in the windows of those who are to read it, before it has seen their
-// posts. So two ranks that both believe to be the root write the same slots at the same time, which
-// ThreadSanitizer tells where both have the memory at one address; "shm" is the same code at two.
-// It is harmless: both write plain bytes, each within a half of the staging, by its own plan, which
-// is bounded by the half and not by what others say; nobody reads that half any more, since whoever
-// enters an operation has ended the one before; and nobody reads what has been written, since each
-// rank first compares all posts and one of them differs from its own: the group fails, and its
-// windows are never used again. Were the slots in the root's own window, each of n could only have
-// an nth of the half, and from 16 ranks on a scatter would need more syncs than it does.
+// A root lays out its scatter in the windows of the ranks that are to read it, before it has seen
+// their posts. If two ranks both believe that they are the root, they write the same slots at the
+// same time. ThreadSanitizer reports this where both have the memory at one address; "shm" runs the
+// same code at two. The race is harmless: both write plain bytes, each within one half of the
+// staging, and that bound comes from each rank's own plan, not from what others say. Nobody reads
+// that half any more, since a rank that enters an operation has ended the one before. Nobody reads
+// what the two have written, since each rank first compares all posts, finds one that differs from
+// its own, and fails the group, whose windows are never used again. If the slots were in the root's
+// own window, each of n ranks could have only an nth of the half, and from 16 ranks on a scatter
+// would need more syncs.
 std::vector<WorldOfSize> worlds() {
   std::vector<WorldOfSize> worlds;
   for (const transport::WorldKind& kind : transport::world_kinds_for_groups()) {

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Ranks that disagree, and ranks that do not come: what every rank is told.
+// What every rank is told when ranks disagree, or do not come.
 
 #include <gtest/gtest.h>
 
@@ -122,7 +122,7 @@ TEST_P(EveryDisagreement, IsToldToAllRanksWithBothCalls) {
     const std::string text = error_of<Mismatch>([&] {
       const auto& call = comm.rank() == 1 ? disagreement.rank_1 : disagreement.others;
       call(comm, std::span(data).first(12)).wait();
-      // A rank whose part had ended before anybody noticed hears of it next time.
+      // A rank whose part had ended before anybody noticed hears of it in its next call.
       comm.barrier().wait();
     });
     expect_contains(text, "rank 1 ");
@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(
              (std::get<1>(tested.param) ? "_mapped" : "_messages");
     });
 
-// The message that rank 1 sends to another host needs nobody of its own.
+// Rank 1's part of the gather is a message to another host, which needs no rank of its own host.
 TEST(DisagreementOnAHost, SaysWhoHasCalledMoreBefore) {
   std::atomic<int> told{0};
   on_all(make_thread_ranks({.size = 4, .timeout = std::chrono::seconds(20), .hosts = {0, 0, 1, 1}}),
@@ -174,8 +174,8 @@ class Lateness : public ::testing::TestWithParam<bool> {
   }
 };
 
-// Along a chain, each rank waits for another one that waits as well; the root of it is named.
-// Not on mapped memory, where everybody sees everybody.
+// In a ring, ranks wait for ranks that wait as well; the rank at the root of the chain is named. On
+// mapped memory there are no chains: every rank sees every other.
 TEST(LatenessOfAChain, NamesItsRoot) {
   auto ranks = make_thread_ranks({.size = 4, .timeout = std::chrono::seconds(20)});
   std::atomic<int> failed{0};
@@ -194,7 +194,7 @@ TEST(LatenessOfAChain, NamesItsRoot) {
   });
 }
 
-// Two groups of the same ranks, entered in different order by blocking calls.
+// Blocking calls enter two groups of the same ranks in different orders.
 TEST_P(Lateness, ARankThatWaitsInAnotherGroupSaysSo) {
   std::atomic<int> failed{0};
   on_all(make(2), [&](Communicator& comm) {
@@ -204,13 +204,13 @@ TEST_P(Lateness, ARankThatWaitsInAnotherGroupSaysSo) {
     const std::string text =
         error_of<Timeout>([&] { first.all_reduce(data, {.timeout = milliseconds(2000)}).wait(); });
     ++failed;
-    while (failed < 2) std::this_thread::sleep_for(milliseconds(5));  // With its groups.
+    while (failed < 2) std::this_thread::sleep_for(milliseconds(5));  // Keeps its groups.
     expect_contains(text, ", which is in all_reduce(sum f32 [12]) #");
     expect_contains(text, " of another group of all ranks, waiting for rank ");
   });
 }
 
-// Another group is known by its ranks; no number of ours means anything to a user.
+// Messages name another group by its ranks, since a number of ours would mean nothing to a user.
 TEST_P(Lateness, ARankThatWaitsInASmallerGroupSaysInWhich) {
   on_all(make(3), [&](Communicator& comm) {
     auto pair = comm.new_group({1, 2});

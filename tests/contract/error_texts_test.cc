@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What a program is told that hands in something wrong, word for word where it matters: who, what,
-// which entry, and what would be right. Nothing has been sent then, so the group goes on.
+// What a program is told when it passes wrong arguments, word for word where it matters: who, what,
+// which entry, and what would be right. Nothing has been sent by then, so the group goes on.
 
 #include <gtest/gtest.h>
 
@@ -115,7 +115,7 @@ std::vector<Wrong> wrong_moves() {
        },
        "rank 1: all_to_all: either both lists of counts are given, or none"},
       {[](auto& c, auto& b) {
-         // The own share is 4 on the way out and 6 on the way in, or the other way round.
+         // This rank's own share is 4 on the way out and 6 on the way in, or the other way round.
          c.all_to_all(b.f, b.g, {.send_counts = {6, 4}, .recv_counts = {4, 6}}).wait();
        },
        "rank 1: all_to_all: the share sent to oneself has 4 elements; it must have 6"},
@@ -218,7 +218,7 @@ TEST(ErrorTexts, ListsOfANewGroupThatDifferAreBothShown) {
 class WhoIsLate : public OnBoth {};
 INSTANTIATE_TEST_SUITE_P(, WhoIsLate, OnBoth::both(), OnBoth::name);
 
-// One that was asked a moment ago may just not have looked yet.
+// A rank that was asked a moment ago may just not have looked yet.
 TEST_P(WhoIsLate, AShortSilenceIsNotTakenForDeath) {
   auto ranks = make(2);
   std::atomic<bool> failed{false};
@@ -329,7 +329,7 @@ TEST(ErrorTexts, WhoHasDestroyedItsGroupSaysSo) {
     }
     std::vector<float> data(1);
     if (comm.rank() == 0) {
-      // Straight from rank 2, who does not come.
+      // Rank 0 receives straight from rank 2, which does not come.
       const std::string text = error_of<Timeout>([&] {
         group
             ->broadcast(data,

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Collectives that are called again and again on mapped memory go a shorter way than the first:
-// what must be the same on it.
+// Collectives that are called again and again on mapped memory take a shorter way than the first
+// call does. These tests show what must be the same on both.
 
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ void expect_sums(Communicator& comm, std::span<float> data, int round) {
 
 class FastPath : public ::testing::TestWithParam<std::size_t> {
  protected:
-  // What takes several segments takes long enough for others to come between.
+  // Rounds of several segments are fewer: each takes long enough for other calls to come between.
   static int rounds() { return GetParam() < 100'000 ? 50 : 10; }
 };
 
@@ -43,7 +43,7 @@ TEST_P(FastPath, GivesTheSameSumsWhoeverIsLate) {
       std::vector<float> own(GetParam());
       const auto registered = comm.allocate<float>(GetParam());
       for (int round = 0; round < 60; ++round) {
-        // So late that the others park the operation, or sleep.
+        // The rank is so late that the others park the operation, or sleep.
         if (random() % 16 == 0) std::this_thread::sleep_for(microseconds(random() % 3000));
         expect_sums(comm, round % 3 == 0 ? std::span(own) : registered.span(), round);
       }
@@ -63,7 +63,7 @@ TEST_P(FastPath, BuffersMayBeRegisteredOnSomeRanksOnly) {
   });
 }
 
-// Memory comes and goes, and what is at its address afterwards is something else.
+// Buffers come and go, and later another buffer may lie at the same address.
 TEST_P(FastPath, ForgetsWhereBuffersWere) {
   auto ranks = make_mapped(2);
   on_all(ranks, [](Communicator& comm) {
@@ -142,7 +142,7 @@ TEST_P(FastPath, SeveralMayBeInFlight) {
   });
 }
 
-// Beside a thread that fails, splits and asks, all with the engine's lock.
+// A second thread polls, notes, asks and allocates, all with the engine's lock.
 TEST_P(FastPath, RunsBesideEverythingElse) {
   auto ranks = make_mapped(2);
   on_all(ranks, [](Communicator& comm) {
@@ -167,7 +167,7 @@ TEST_P(FastPath, RunsBesideEverythingElse) {
   });
 }
 
-// On a busy machine a rank may be so late that the other sleeps, for a while each time.
+// On a busy machine a rank may be late for a while, and the other one then sleeps each time.
 TEST(FastPathCount, TellsHowManyCollectivesTookNoLock) {
   constexpr int kRounds = 300;
   auto ranks = make_mapped(2);
@@ -195,7 +195,8 @@ TEST(FastPathCount, TellsHowManyCollectivesTookNoLock) {
   EXPECT_GT(counted, 0u);
 }
 
-// In a post, in staging memory, where one sync becomes two, and in several segments.
+// The values travel in a post, in staging memory, where one sync becomes two, and in several
+// segments.
 INSTANTIATE_TEST_SUITE_P(, FastPath, ::testing::Values(2, 6, 7, 300, 5000, 400000),
                          [](const auto& tested) { return std::to_string(tested.param); });
 

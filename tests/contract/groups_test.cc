@@ -23,7 +23,7 @@ namespace {
 class Groups : public OnEveryKind {};
 INSTANTIATE_TEST_SUITE_P(, Groups, OnEveryKind::all(), OnEveryKind::name);
 
-// A sum over all ranks of a group, of which each hands in its rank in the job plus one.
+// Each rank passes in its rank in the job plus one, and expects `sum` over all ranks of the group.
 void expect_sums(Communicator& group, Rank job_rank, int sum, std::size_t count = 500) {
   std::vector<std::int32_t> data(count, job_rank.value() + 1);
   group.all_reduce(data).wait();
@@ -48,7 +48,7 @@ TEST_P(Groups, ThatOverlapWorkAtTheSameTimeOnThreadsOfTheirOwn) {
   });
 }
 
-// Waiting for a group must drive the others: here ranks wait for them in opposite orders.
+// Waiting for one group must drive the others, too: the ranks wait for them in opposite orders.
 TEST_P(Groups, MayBeWaitedForInAnyOrder) {
   on_all(make(3), [](Communicator& comm) {
     auto first = comm.new_group({0, 1, 2});
@@ -71,7 +71,7 @@ TEST_P(Groups, AreDestroyedInAnyOrder) {
     for (std::uint64_t seed = 0; seed < 10; ++seed) {
       std::vector<std::unique_ptr<Communicator>> groups;
       for (int i = 0; i < 5; ++i) groups.push_back(comm.new_group({0, 1, 2}));
-      // Another order on each rank; those that are left work on.
+      // Each rank destroys them in another order; the groups that are left go on.
       Random random(seed * 3 + static_cast<std::uint64_t>(comm.rank().value()));
       for (std::size_t i = 4; i > 1; --i) std::swap(groups[i], groups[1 + random.below(i)]);
       while (groups.size() > 1) {
@@ -104,7 +104,7 @@ TEST_P(Groups, OfGroupsOfGroups) {
     EXPECT_EQ(four->rank().value(), 4 - comm.rank().value());
     auto three = four->new_group({2, 0, 1});  // Ranks 2, 4 and 3 of the job.
     if (three == nullptr) return;
-    auto two = three->new_group({1, 2});  // 4 and 3.
+    auto two = three->new_group({1, 2});  // Ranks 4 and 3 of the job.
     expect_sums(*three, comm.rank(), 3 + 5 + 4);
     if (two == nullptr) return;
     EXPECT_EQ(two->rank().value(), comm.rank() == 4 ? 0 : 1);
@@ -115,7 +115,7 @@ TEST_P(Groups, OfGroupsOfGroups) {
   });
 }
 
-// MPI 4.1, 7.4.2: groups by colour, in each by key and then by the old rank.
+// MPI 4.1, 7.4.2: one group per colour, whose ranks are ordered by key and then by the old rank.
 TEST_P(Groups, AreSplitAsTheDefinitionSays) {
   constexpr int kSize = 6;
   on_all(make(kSize), [](Communicator& comm) {
@@ -161,12 +161,12 @@ TEST_P(Groups, FailAlone) {
   });
 }
 
-// A group, those that were made of it, and operations in them that nobody ends: no rank sends, and
-// only rank 0 of each comes to its barrier.
+// A group, groups that were made from it, and operations in those that nobody ends: no rank sends,
+// and only rank 0 of `reverse` comes to its barrier.
 struct Family {
   std::unique_ptr<Communicator> oldest;
   std::unique_ptr<Communicator> half;     // Of ranks 0 and 1, and of ranks 2 and 3.
-  std::unique_ptr<Communicator> reverse;  // Of that one.
+  std::unique_ptr<Communicator> reverse;  // The ranks of `half`, reversed.
   std::vector<std::int32_t> data = std::vector<std::int32_t>(2);
   std::vector<Work> in_flight = {};
 
@@ -274,12 +274,12 @@ TEST_P(AbortedGroups, EndThoseOfGroupsThatAreGone) {
   });
 }
 
-// A failure is that of one group. Who then ends it by abort() means the others, too.
+// A failure is that of one group. A later abort() also ends the groups that were made from it.
 TEST_P(AbortedGroups, MayHaveFailedBefore) {
   on_all(make(4), [](Communicator& comm) {
     auto oldest = comm.new_group({0, 1, 2, 3});
     auto half = oldest->split({.color = comm.rank().value() / 2});
-    comm.barrier().wait();  // All have made it: until then it would fail, too.
+    comm.barrier().wait();  // Until all have made it, it would fail, too.
     std::vector<std::int32_t> data(1);
     const auto receive = [&] {
       oldest->recv(data, {.from = 3, .timeout = std::chrono::milliseconds(1)}).wait();
@@ -307,7 +307,7 @@ TEST_P(AbortedGroups, DoNotEndWhatShrinkHasMadeOfThem) {
     comm.barrier().wait();
     expect_sums(*shrunk, comm.rank(), 6);
     comm.barrier().wait();
-    // But it has taken the place of a group that was made of that one.
+    // But it has taken the place of `middle`, which was made from `oldest`.
     if (comm.rank() == 1) oldest->abort("on purpose");
     expect_aborted(*shrunk);
     auto again = shrunk->shrink();
@@ -338,7 +338,7 @@ TEST_P(AbortedGroups, EndThoseThatAreJustBeingMade) {
   });
 }
 
-// Works of one group, submitted by one thread and waited for by others.
+// One thread submits the works of one group, and others wait for them.
 TEST_P(Groups, WorksMayBeWaitedForOnOtherThreads) {
   on_all(make(2), [](Communicator& comm) {
     std::vector<std::vector<std::int32_t>> data(60, std::vector<std::int32_t>(300, 1));

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Groups whose collectives a library runs: what it is handed, and what becomes of failures. That
-// its results are right, the tests of collectives say.
+// Groups whose collectives a library runs: what it is passed, and what happens on failures. The
+// tests of collectives check that its results are right.
 
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ TEST_P(Library, RunsWhatItCanAndSchedulesTheRest) {
     std::vector<float> sums(1000, 1.0F);
     comm.all_reduce(sums).wait();
     EXPECT_TRUE(std::ranges::all_of(sums, [](float sum) { return sum == 3; }));
-    // A mean that the library does not do is its sum, divided.
+    // The library runs no mean: stretto has it compute the sum, and divides.
     std::vector<std::int32_t> means(1000, comm.rank().value());
     comm.all_reduce(means, {.op = ReduceOp::mean}).wait();
     EXPECT_TRUE(std::ranges::all_of(means, [](std::int32_t mean) { return mean == 1; }));
@@ -54,7 +54,7 @@ TEST_P(Library, RunsWhatItCanAndSchedulesTheRest) {
   EXPECT_EQ(facts_->started, 2 * 3);
 }
 
-// By whichever messages the ranks have met, they are handed over in one order.
+// The ranks' messages may meet in any order; operations are passed to the library in one order.
 TEST_P(Library, IsHandedManyInTheSameOrder) {
   on_all(make(4), [&](Communicator& comm) {
     std::vector<std::vector<std::int64_t>> buffers;
@@ -91,8 +91,8 @@ TEST_P(Library, IsHandedNothingForWhichARankIsLate) {
   EXPECT_EQ(facts_->started, 0);
 }
 
-// The buffers of a failed operation are the caller's at once: the library has copies, unless it
-// gives back what it has.
+// The buffers of a failed operation belong to the caller at once: the library works on copies,
+// unless it gives buffers back.
 TEST_P(Library, IsAbandonedWhereItDoesNotEnd) {
   auto ranks = make(2, milliseconds(500));
   facts_->is_stuck = true;
@@ -120,7 +120,7 @@ TEST_P(Library, SaysWhyItHasFailed) {
   });
 }
 
-// The others hear of it, at the latest by the first operation, and do not wait for the rank.
+// The other ranks hear of it, at the latest in the first operation, and do not wait for that rank.
 TEST_P(Library, WhatOneRankHasNoMemoryForIsMadeOnNone) {
   auto ranks = make(3);
   facts_->lacks_memory = 1;

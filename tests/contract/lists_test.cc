@@ -123,7 +123,7 @@ TEST_P(Lists, SharesMayBeUnevenAndEmpty) {
   });
 }
 
-// Collectives whose shares are buffers apart, and what is left of a group when a rank is lost.
+// Collectives whose shares are separate buffers.
 
 using Values = std::vector<std::int32_t>;
 
@@ -134,7 +134,7 @@ Values values_of(int from, int to, std::size_t count) {
   return values;
 }
 
-// Of the share of a rank, or of what goes from one to another.
+// Elements of the share of rank `a`, or of what rank `a` sends to rank `b`.
 std::size_t length(bool equal, int a, int b = 0) {
   return equal ? 5 : static_cast<std::size_t>((a * 3 + b * 2) % 5);
 }
@@ -148,7 +148,7 @@ std::vector<AnyView> views_of(std::vector<Values>& list) {
 
 class ShareLists : public OnEveryKind {
  protected:
-  // For 1 to 4 ranks, with equal shares and others.
+  // Runs `body` on 1 to 4 ranks, with equal and with unequal shares.
   static void try_all(const std::function<void(Communicator&, bool equal)>& body) {
     for (int size = 1; size <= 4; ++size) {
       on_all(make(size), [&](Communicator& comm) {

@@ -118,7 +118,7 @@ TEST(ObserversOfOneRank, AreNotToldOfCallsForWhichThereIsNoMemory) {
 
 TEST_P(Observers, AreToldOfFailures) {
   auto ranks = make(2);
-  std::atomic<bool> has_left_barrier = false;  // An abort may overtake the end of that.
+  std::atomic<bool> has_left_barrier = false;  // An abort may overtake the barrier's end.
   on_each(ranks, [&](std::unique_ptr<Communicator>& comm) {
     const auto notes = std::make_shared<Notes>();
     comm->observe(notes);
@@ -128,7 +128,7 @@ TEST_P(Observers, AreToldOfFailures) {
     if (comm->rank() == 1) return comm->abort("enough");
     std::vector<float> data(3);
     EXPECT_THROW(comm->all_reduce(data).wait(), Error);
-    EXPECT_THROW(comm->all_reduce(data).wait(), Error);  // The call itself.
+    EXPECT_THROW(comm->all_reduce(data).wait(), Error);  // The call itself throws.
     EXPECT_EQ(notes->lines(),
               (std::vector<std::string>{":1 barrier() ok", ":2 all_reduce(sum f32 [3]) failed",
                                         ":3 all_reduce(sum f32 [3]) failed"}));
@@ -233,7 +233,7 @@ TEST_P(Observers, RecordTheLastOperationsOnly) {
     comm.observe(none);
     std::vector<float> data(1);
     const Rank peer = 1 - comm.rank().value();
-    Work late = comm.recv(data, {.from = peer});  // Its entry is gone when it ends.
+    Work late = comm.recv(data, {.from = peer});  // Its entry has been overwritten when it ends.
     for (int i = 0; i < 5; ++i) comm.barrier().wait();
     std::vector<float> own(1);
     comm.send(own, {.to = peer}).wait();

@@ -10,7 +10,7 @@
 
 namespace stretto::transport {
 
-// What this process has: descriptors, and mappings of memory that ranks share.
+// Count what this process has: descriptors, and mappings of memory that ranks share.
 inline int open_descriptors() {
   const std::filesystem::directory_iterator entries("/proc/self/fd");
   return static_cast<int>(std::distance(begin(entries), end(entries)));

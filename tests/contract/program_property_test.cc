@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Random programs of collectives, messages and groups give what a serial oracle says. A program
+// Random programs of collectives, messages and groups give the values of a serial oracle. A program
 // that does not is made as short as it can be; RC_PARAMS, as printed, runs it again.
 
 #include <gtest/gtest.h>
@@ -45,8 +45,8 @@ class RandomPrograms : public ::testing::TestWithParam<std::tuple<int, RankMaker
 
 TEST_P(RandomPrograms, EqualTheSerialOracle) {
   const auto& [size, maker] = GetParam();
-  // Which rapidcheck reads at its first check only: of suites that run in one process, the
-  // RC_PARAMS that a failure prints repeats it.
+  // rapidcheck reads RC_PARAMS at its first check only. Where several suites run in one process,
+  // the RC_PARAMS that a failure prints repeats that failure.
   ::setenv("RC_PARAMS", ("seed=" + std::to_string(draw_seed())).c_str(), /*replace=*/0);
   EXPECT_TRUE(rc::check([&, size = size, &make = maker.make] {
     const auto program = *rc::gen::container<std::vector<ProgramStep>>(step_generator());
@@ -59,7 +59,7 @@ TEST_P(RandomPrograms, EqualTheSerialOracle) {
 std::string name_of(const ::testing::TestParamInfo<RandomPrograms::ParamType>& tested) {
   return "ranks" + std::to_string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param).name;
 }
-// Those on which this thread does all there is to do; or the others.
+// `alone`: the kinds whose ranks need no thread but this one; otherwise the others.
 std::vector<RankMaker> makers(bool alone) {
   std::vector<RankMaker> makers = RankMaker::all();
   std::erase_if(makers, [&](const RankMaker& maker) {

@@ -15,7 +15,7 @@ namespace stretto::testing {
 namespace {
 
 constexpr std::size_t kInFlightMax = 12;
-// So long that only what is stuck needs it, so short that a stuck program can be made shorter.
+// Long enough that only stuck operations take it; short enough for shortening a stuck program.
 constexpr std::chrono::seconds kStuck(3);
 
 Problem problem_of(const ProgramStep& step, int ranks) {
@@ -69,7 +69,7 @@ ProgramRun::ProgramRun(std::vector<std::unique_ptr<Communicator>> ranks) : to_do
   world.comms = std::move(ranks);
 }
 
-// Operations that are stuck end with their communicators; only then may their buffers go.
+// Stuck operations end with their communicators; only then may their buffers be freed.
 ProgramRun::~ProgramRun() {
   to_do_.clear();
   teams_.clear();
@@ -104,7 +104,7 @@ void ProgramRun::add(const ProgramStep& step) {
       return teams_.size() < 6 ? make_team(step, team) : void();
     case ProgramStep::Kind::drop_group: {
       const std::size_t index = step.group % teams_.size();
-      // A rank may only leave when the others have what they need of it.
+      // A rank may only leave when the others have got all that they need from it.
       if (index == 0 || !settle().empty()) return;
       teams_.erase(teams_.begin() + static_cast<std::ptrdiff_t>(index));
       return;
@@ -166,7 +166,7 @@ void ProgramRun::add_message(const ProgramStep& step, Team& team) {
   };
 }
 
-// All others send two messages to one rank, which takes them as they come.
+// All other ranks send two messages each to one rank, which receives them from any source.
 void ProgramRun::add_any_source(const ProgramStep& step, Team& team) {
   const int to = static_cast<int>(step.rank) % team.size();
   const int tag = ++any_source_tags_;
@@ -204,7 +204,7 @@ void ProgramRun::add_any_source(const ProgramStep& step, Team& team) {
   };
 }
 
-// Every rank sends to the one behind it and receives from the one before it.
+// Every rank sends to the next rank and receives from the previous one.
 void ProgramRun::add_batch(const ProgramStep& step, Team& team) {
   const int size = team.size();
   const auto sent = std::make_shared<Messages>();
@@ -262,8 +262,8 @@ void ProgramRun::add_list(const ProgramStep& step, Team& team) {
   };
 }
 
-// Some of a group's ranks, or its ranks in two halves. Making groups blocks, so it takes threads;
-// what is in flight stays there.
+// Makes a group of some of a group's ranks, or splits its ranks in two halves. Making groups
+// blocks, so it takes threads; operations in flight stay in flight.
 void ProgramRun::make_team(const ProgramStep& step, Team& parent) {
   wake_all_but(static_cast<unsigned>(to_do_.size()));
   const auto chosen = [&](int member) {
@@ -309,7 +309,7 @@ std::string ProgramRun::settle() {
     for (bool ended = false; !ended;) {
       ended = true;
       for (const auto& work : entry.works) ended = work->done() && ended;
-      // Those of other operations may be what this one waits for.
+      // This operation may wait for others: poll() on these drives those of all groups.
       for (const auto& comm : teams_.front()->comms) comm->poll();
       if (deadline.passed()) return entry.name + " does not end";
     }

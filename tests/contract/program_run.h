@@ -16,8 +16,8 @@
 
 namespace stretto::testing {
 
-// One line of a random program. Any numbers mean something, so that a program stays one while it is
-// made shorter.
+// One line of a random program. Any numbers make a valid step, so that rapidcheck can shorten a
+// program.
 struct ProgramStep {
   enum class Kind {
     collective,
@@ -33,11 +33,11 @@ struct ProgramStep {
 
   Kind kind = Kind::collective;
   unsigned group = 0;
-  unsigned what = 0;     // Which collective, dtype and operation; of a message: its dtype and tag.
+  unsigned what = 0;     // Selects collective, dtype and op; for a message, its dtype and tag.
   unsigned count = 0;    // Elements.
-  unsigned rank = 0;     // The root, the sender, the receiver of all.
+  unsigned rank = 0;     // The root, the sender, or the rank that receives from all.
   unsigned sleeper = 0;  // The rank of the job that does nothing until the next step; or nobody.
-  bool flag = false;     // In place; equal shares; by split.
+  bool flag = false;     // In place; equal shares; made by split().
 };
 std::ostream& operator<<(std::ostream& out, const ProgramStep& step);
 
@@ -54,7 +54,7 @@ class ProgramRun {
   std::string run(const std::vector<ProgramStep>& program);
 
  private:
-  // An operation on the ranks of a group, from its start until it has been looked at.
+  // An operation on the ranks of a group, from its start until its result has been checked.
   struct InFlight {
     std::string name;
     std::vector<std::shared_ptr<Work>> works;
@@ -74,7 +74,7 @@ class ProgramRun {
   void add_batch(const ProgramStep& step, Team& team);
   void add_list(const ProgramStep& step, Team& team);
   void make_team(const ProgramStep& step, Team& parent);
-  // Has `start` called for a member when its rank comes to it.
+  // Queues `start`, to be called for `member` when its rank gets to it.
   std::shared_ptr<Work> later(Team& team, int member, const Start& start);
   void on_all_members(InFlight& entry, Team& team, const Start& start);
   void wake_all_but(unsigned sleeper);

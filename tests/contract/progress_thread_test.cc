@@ -36,7 +36,7 @@ INSTANTIATE_TEST_SUITE_P(, WithProgressThread,
                          ::testing::ValuesIn(transport::world_kinds_for_groups()),
                          ::testing::PrintToStringParamName());
 
-// An operation of which nothing is asked but to tell when it has ended.
+// An operation that is asked for nothing but its end.
 struct Watched {
   Work work;
   std::atomic<int> code{-1};
@@ -45,7 +45,7 @@ struct Watched {
     work = std::move(begun);
     work.add_callback([this](const Status& status) { code = static_cast<int>(status.code()); });
   }
-  // How it has ended, or -1 if it has not within a time that only a missing thread takes.
+  // How it has ended, or -1 if it takes so long that no thread can be driving it.
   int end() const {
     (void)comes_true([&] { return code >= 0; }, Deadline::after(seconds(20)));
     return code;
@@ -74,14 +74,14 @@ TEST_P(WithProgressThread, OperationsEndWhileTheirCallersCompute) {
   });
 }
 
-// The thread sleeps as soon as its rank's operation waits for another; a lost wake-up costs what a
-// sleep may take at most. Returns in how many rounds one may have been lost.
+// The progress thread sleeps as soon as its rank's operation waits for another rank. A lost wake-up
+// costs the longest time of a sleep. Returns in how many rounds one may have been lost.
 int overslept_rounds(RankList& ranks) {
   constexpr int kRounds = 60;
   constexpr milliseconds kUndisturbed(90);
   std::atomic<int> overslept{0};
   on_all(ranks, [&](Communicator& comm) {
-    std::minstd_rand random(7);  // The same on both.
+    std::minstd_rand random(7);  // The same on both ranks.
     std::vector<std::int32_t> data(100, 1);
     for (int round = 0; round < kRounds; ++round) {
       const bool late = static_cast<int>(random() % 2) == comm.rank().value();
@@ -115,7 +115,7 @@ TEST_P(WithProgressThread, ManyGroupsAreServedAtOnce) {
     std::vector<std::vector<std::int32_t>> data(kGroups, std::vector<std::int32_t>(20000, 1));
     for (int round = 0; round < 3; ++round) {
       std::vector<Watched> watched(kGroups);
-      // Each rank in another order, from two threads.
+      // Each rank submits in another order, from two threads.
       on_threads(2, [&](std::size_t first) {
         for (std::size_t i = first; i < kGroups; i += 2) {
           const std::size_t group = (i + 2 * static_cast<std::size_t>(comm.rank())) % kGroups;
@@ -159,7 +159,8 @@ TEST_P(WithProgressThread, ARankThatGoesIsNoticedWhileTheCallerComputes) {
   });
 }
 
-// At every moment: while the thread drives, yields, sleeps, or runs a continuation.
+// They are destroyed at every moment: while the thread drives, yields, sleeps, or runs a
+// continuation.
 TEST_P(WithProgressThread, CommunicatorsAreDestroyedUnderIt) {
   for (int round = 0; round < 20; ++round) {
     auto ranks = make(2);
@@ -171,7 +172,7 @@ TEST_P(WithProgressThread, CommunicatorsAreDestroyedUnderIt) {
         try {
           reduce.begin(rank->all_reduce(data));
         } catch (const PeerLost&) {
-          return;  // The other was quicker.
+          return;  // The other rank was quicker.
         }
       }
       std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
@@ -185,7 +186,7 @@ TEST_P(WithProgressThread, CommunicatorsAreDestroyedUnderIt) {
 
 // A rank that abandons an operation may free its buffers at once, while others still work on them.
 
-// Threads that leave others of their processor little of it.
+// Threads that leave little of a processor to other threads.
 class Burners {
  public:
   Burners() {
@@ -215,15 +216,16 @@ class Burners {
   std::vector<std::thread> threads_;
 };
 
-// How an operation ends on each rank that rank 1 abandons, and frees its buffer, when it takes too
-// long: rank 0 has little of its processor. Nothing where the group had failed before the call.
+// Rank 1 abandons an operation that takes too long, and frees its buffer; rank 0 has little of its
+// processor. Returns how the operation has ended on each rank, or nothing where the group had
+// failed before the call.
 std::array<std::optional<StatusCode>, 2> ends_of_abandoned(const transport::WorldKind& kind) {
-#ifdef __SANITIZE_THREAD__  // Which takes ten times as long for each.
+#ifdef __SANITIZE_THREAD__  // It takes ten times as long for each element.
   constexpr std::size_t kCount = 1 << 19;
 #else
   constexpr std::size_t kCount = 1 << 22;
 #endif
-  // They look at their channels every millisecond, whatever their callers do.
+  // With this heartbeat, ranks look at their channels every millisecond, whatever their callers do.
   auto ranks = make_world_ranks(kind, 2, milliseconds(1));
   std::optional<Burners> burners;
   std::array<std::optional<StatusCode>, 2> codes;
@@ -259,7 +261,7 @@ TEST_P(FreedMemory, StaysWhereAnotherRankStillWorksOnIt) {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const auto [other, own] = ends_of_abandoned(GetParam());
     if (own != StatusCode::timeout || !other) continue;
-    // The other may have got through before it hears of it.
+    // The other rank may have ended its part before it hears that rank 1 has abandoned it.
     EXPECT_TRUE(other == StatusCode::ok || other == StatusCode::timeout) << name(*other);
     return;
   }

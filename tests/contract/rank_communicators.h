@@ -19,8 +19,8 @@
 
 namespace stretto::testing {
 
-// Small whole numbers, other ones in each round, of which every sum is exact. They repeat, and are
-// copied and compared as such: a sanitizer looks at each that is written by itself.
+// Small whole numbers that differ from round to round and have exact sums. They repeat, so that
+// they can be copied and compared in blocks: a sanitizer checks every single write.
 inline constexpr std::size_t kWholeNumbers = 7;
 inline float whole_number(int factor, int summands, int round, std::size_t i) {
   return static_cast<float>(factor * (round % 50 + 1) +
@@ -35,7 +35,8 @@ inline void fill_with_whole_numbers(std::span<float> data, Rank rank, int round)
   }
 }
 
-// Hands in those of rank `self` in the job, and expects the sums over `members` of the group.
+// Passes in the numbers of rank `self` of the job, and expects the sums over `members` of the
+// group.
 inline void expect_sums(Communicator& group, Rank self, const std::vector<Rank>& members,
                         std::span<float> data, int round) {
   fill_with_whole_numbers(data, self, round);
@@ -73,7 +74,7 @@ class OnBoth : public ::testing::TestWithParam<std::tuple<bool, ProgressThread>>
   }
 };
 
-// Ranks of every kind: those, and ranks with a library.
+// Ranks of every kind: those of OnBoth, and ranks with a library.
 struct RankMaker {
   std::string name;
   std::function<RankList(int size)> make;

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The errors that the README shows are those that a program gets.
+// Programs get the errors that the README shows.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@
 namespace stretto::testing {
 namespace {
 
-// Processes, times and line breaks are those of the day.
+// Replaces what differs between runs: processes, times and line breaks.
 std::string without_circumstances(std::string text) {
   text = std::regex_replace(text, std::regex("\\s+"), " ");
   text = std::regex_replace(text, std::regex("\\([^()]* pid \\d+[^()]*\\)"), "(PROCESS)");
@@ -45,7 +45,7 @@ TEST(Readme, TellsWhatALateRankDoesAsTheErrorDoes) {
       while (failed < 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return;
     }
-    // Rank 1 hears of it from rank 0, and not the other way round.
+    // So rank 1 hears of the timeout from rank 0, and not the other way round.
     const std::chrono::seconds patience(comm.rank() == 0 ? 2 : 60);
     const std::string text =
         error_of<Timeout>([&] { comm.all_reduce(data, {.timeout = patience}).wait(); });
@@ -63,7 +63,7 @@ TEST(Readme, TellsOfADisagreementAsTheErrorDoes) {
     texts[static_cast<std::size_t>(comm.rank())] = error_of<Mismatch>(
         [&] { comm.broadcast(data, {.root = comm.rank() == 1 ? 1 : 0}).wait(); });
   });
-  // Who notices first is named first.
+  // The rank that notices first is named first.
   const std::regex calls("rank (.) called ([^.]*) as operation #1, rank (.) called ([^.]*)\\.");
   for (const std::string& text : texts) {
     std::smatch call;

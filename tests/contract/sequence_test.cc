@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The numbers of collectives begin anew when they have been used up, which takes a job some days.
+// The numbers of collectives begin again after the last one, which a job reaches after some days.
 
 #include <array>
 #include <chrono>
@@ -57,7 +57,7 @@ TEST_P(SequencesRunOut, AndCollectivesGoOn) {
       expect_sums(comm, comm.rank(), everybody, round % 5 == 4 ? large : data, round);
       if (comm.rank() == 1 && round % 4 == 0) comm.poll();
     }
-    // Those that have passed the last number, too, while others are in flight.
+    // Operations also pass the last number while others are in flight.
     const auto group = comm.split({.color = 0});
     std::vector<std::vector<float>> many(3 * kBefore, std::vector<float>(1000, 1));
     std::vector<Work> works;
@@ -76,7 +76,7 @@ TEST_P(SequencesRunOut, AndFailuresNameTheOperation) {
     for (std::uint32_t i = 0; i < kBefore + 1; ++i) comm.all_reduce(data).wait();
     const std::string text = error_of<Mismatch>([&] {
       comm.rank() == 2 ? comm.broadcast(data, {.root = 0}).wait() : comm.all_reduce(data).wait();
-      // A rank whose part had ended before anybody noticed hears of it next time.
+      // A rank whose part had ended before anybody noticed hears of it in its next call.
       comm.barrier().wait();
     });
     expect_contains(text, "rank 2 called broadcast");

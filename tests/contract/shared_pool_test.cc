@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Registered memory as programs use it: shared by groups that run at the same time, made and freed
-// over and over, and not to be had at all.
+// Registered memory as programs use it: groups that run at the same time share it, it is made and
+// freed over and over, and sometimes there is none left.
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ const std::vector<Rank> kAll = {0, 1, 2};
 
 TEST_P(SharedPool, GroupsThatOverlapWorkOnSlicesOfOneRegionAtTheSameTime) {
   const std::vector<std::vector<Rank>> lists = {{0, 1, 2}, {2, 0, 1}, {1, 2}, {0, 1}};
-  // No whole number of cache lines: the neighbour's bytes are in the same line.
+  // This is no whole number of cache lines, so neighbours' bytes share a line.
   constexpr std::size_t kCount = 1501;
   on_all(make(GetParam(), 3), [&](Communicator& comm) {
     std::vector<std::unique_ptr<Communicator>> groups;
@@ -72,7 +72,8 @@ ProcessResources resources() {
   return found;
 }
 
-// Once all ranks have heard of what the others have freed, at a heartbeat.
+// Waits until all ranks have heard, at a heartbeat, of what the others have freed. Returns what is
+// left.
 ProcessResources resources_at_most(const ProcessResources& before) {
   ProcessResources now;
   (void)comes_true([&] {
@@ -97,7 +98,7 @@ void expect_no_growth(RankList& ranks, const std::function<void(Communicator&, i
   const ProcessResources after = resources_at_most(before);
   EXPECT_LE(after.descriptors, before.descriptors);
   EXPECT_LE(after.mappings, before.mappings);
-#if !defined(__SANITIZE_ADDRESS__)  // Which keeps what is freed, to watch it.
+#if !defined(__SANITIZE_ADDRESS__)  // It keeps freed memory, to watch it.
   // 3 ranks that keep 900 regions, of one and of three pages, would have 5400 more.
   EXPECT_LT(after.resident_pages, before.resident_pages + 4000);
 #endif
@@ -123,17 +124,17 @@ TEST_P(SharedPool, GroupsThatComeAndGoLeaveNothingBehind) {
   });
 }
 
-// One rank frees what the others have used, and gets something else at the same address; nobody is
-// told but by the memory itself.
+// One rank frees memory that the others have used, and gets another region at the same address. The
+// program tells nobody.
 TEST_P(SharedPool, AnotherRegionAtTheSameAddressIsAnother) {
   constexpr std::size_t kCount = 40000;
   auto ranks = make(GetParam(), 3);
   int returned = 0;
   on_all(ranks, [&](Communicator& comm) {
     std::optional<Buffer<float>> region = comm.allocate<float>(kCount);
-    std::set<const float*> places;  // Where regions have been.
+    std::set<const float*> places;  // Addresses of earlier regions.
     for (int round = 0; round < 90; round += 3) {
-      // Often enough for the others to remember where it is.
+      // Often enough for the others to remember its address.
       for (int i = 0; i < 3; ++i) expect_sums(comm, comm.rank(), kAll, region->span(), round + i);
       if (round % 9 != 3 * comm.rank().value()) continue;
       places.insert(region->data());
@@ -146,7 +147,7 @@ TEST_P(SharedPool, AnotherRegionAtTheSameAddressIsAnother) {
   EXPECT_GT(returned, 0) << "no address came again: nothing was tested";
 }
 
-// An operation that has ended here may still run on others, but not on this rank's memory.
+// An operation that has ended here may still run on other ranks, but not on this rank's memory.
 TEST_P(SharedPool, ARegionMayGoAsSoonAsItsOperationHasEnded) {
   on_all(make(GetParam(), 3), [](Communicator& comm) {
     for (int round = 0; round < 60; ++round) {
@@ -180,14 +181,14 @@ TEST_P(SharedPool, WhatCannotFitIsRefusedAndTheRestGoesOn) {
   });
 }
 
-// What is mapped and not yet touched is as good as used; but somebody may be about to free it.
+// Memory that is mapped and not yet touched counts as used; but a rank may be about to free it.
 TEST(PoolOfAHost, WhatIsFreedSoonIsWaitedFor) {
   auto ranks = make(transport::kind_named("shm"), 2, milliseconds(500));
   const std::size_t most_of_it = find_memory_left()->left_bytes / 5 * 3;
   on_all(ranks, [&](Communicator& comm) {
     constexpr std::size_t kCount = 1 << 18;
     Memory memory = comm.allocate_bytes(comm.rank() == 0 ? most_of_it : kCount * sizeof(float));
-    // Whoever reads of it has heard of it; so much is not sent, but read where it is.
+    // A rank that reads the region has heard of it; so many bytes are not sent, but read in place.
     const std::span data(reinterpret_cast<float*>(memory.bytes().data()), kCount);
     expect_sums(comm, comm.rank(), {0, 1}, data, 1);
     if (comm.rank() == 0) {
@@ -207,7 +208,7 @@ TEST(MemoryCheck, IsSwitchedOffByTheEnvironment) {
   constexpr std::size_t kPebibyte = std::size_t{1} << 50;
   const FakeEnvironment on(Variables{{"STRETTO_MEMORY_CHECK", "on"}});
   EXPECT_THROW((void)join({.environment = &on})->allocate_bytes(kPebibyte), OutOfMemory);
-  // The kernel refuses to map it.
+  // Without the check, the kernel refuses to map it.
   const FakeEnvironment off(Variables{{"STRETTO_MEMORY_CHECK", "off"}});
   EXPECT_THROW((void)join({.environment = &off})->allocate_bytes(kPebibyte), SystemError);
   const FakeEnvironment nonsense(Variables{{"STRETTO_MEMORY_CHECK", "perhaps"}});

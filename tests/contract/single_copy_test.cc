@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// When private buffers are copied once, by the kernel, and when they pass through shared memory:
-// results are the same, so what is counted is who has reached into whose memory.
+// When the kernel copies private buffers once, and when they pass through shared memory. The
+// results are the same, so the tests count who has read or written whose memory.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -35,7 +35,7 @@ using transport::SharedMemory;
 constexpr std::size_t kHugeBytes = 2 * 1024 * 1024;
 constexpr std::size_t kCount = 2 * kHugeBytes / sizeof(float);
 
-// Some memory, counted and, where wanted, out of reach or broken.
+// Counts the copies of another memory, and can put it out of reach or break it.
 class CountedMemory : public SharedMemory {
  public:
   explicit CountedMemory(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
@@ -77,7 +77,7 @@ class CountedMemory : public SharedMemory {
   mutable std::atomic<int> puts{0};  // Those that have ended.
   std::atomic<bool> can_reach{true};
   std::atomic<bool> is_broken{false};
-  // Called on the way. May be empty.
+  // Called within get() and put(). May be empty.
   std::function<void()> after_get;
   std::function<void()> before_put;
 
@@ -114,7 +114,7 @@ class SingleCopyTest : public ::testing::Test {
   void SetUp() override {
     if (!may_copy_from(::getpid())) GTEST_SKIP() << "the system forbids process_vm_readv()";
   }
-  // `wanted` per rank. The ranks are threads that share memory as processes do.
+  // `wanted`: one value per rank. The ranks are threads that share memory as processes do.
   void make(const std::vector<SingleCopy>& wanted, std::size_t unreached = kNobody) {
     const std::size_t size = wanted.size();
     auto sockets = testing::connect_pairs(
@@ -138,7 +138,8 @@ class SingleCopyTest : public ::testing::Test {
     });
     ASSERT_EQ(memories_[0]->reaches_private(1), unreached != 0);
   }
-  // What an all-reduce in place of this many floats copies between processes, all together.
+  // How many copies between processes all ranks together make in `times` all-reduces of `count`
+  // floats, in place.
   int copies_of_all_reduce(std::size_t count, bool huge, int times = 1) {
     const auto ranks = static_cast<float>(ranks_.size());
     const int before = copies();
@@ -181,7 +182,7 @@ TEST_F(SingleCopyTest, AutomaticallyOfMuchMemoryInHugePages) {
   EXPECT_GT(copies_of_all_reduce(kCount, true), 0);
 }
 
-// What each of two ranks takes is half of the buffer.
+// Each of two ranks takes half of the buffer.
 TEST_F(SingleCopyTest, AReduceScatterIsStagedWhileItStaysInTheCacheOfThisMachine) {
   make({kAutomatic, kAutomatic});
   on_all(ranks_, [](Communicator& comm) {
@@ -211,7 +212,7 @@ TEST_F(SingleCopyTest, NotIfOneRankMayNot) {
   EXPECT_EQ(copies_of_all_reduce(kCount, true), 0);
 }
 
-// The least wish is that of all: with huge pages only.
+// All ranks follow the one that allows least: single copy with huge pages only.
 TEST_F(SingleCopyTest, AlwaysAndAutomaticIsAutomatic) {
   make({kAlways, kAutomatic});
   EXPECT_EQ(copies_of_all_reduce(kCount, false), 0);
@@ -235,7 +236,8 @@ TEST_F(SingleCopyTest, PagesOfBothKindsAreStaged) {
   EXPECT_EQ(copies(), 0);
 }
 
-// Registered buffers are mapped: they are never copied by the kernel, but those beside them are.
+// Registered buffers are mapped, so the kernel never copies them; it does copy private ones beside
+// them.
 TEST_F(SingleCopyTest, RegisteredAndPrivateBuffersMix) {
   make({kAlways, kAlways, kAlways});
   on_all(ranks_, [&](Communicator& comm) {
@@ -258,7 +260,7 @@ TEST_F(SingleCopyTest, RegisteredAndPrivateBuffersMix) {
   EXPECT_EQ(copies(), before);
 }
 
-// An output that nobody has written yet lies in no page, but will in the next calls.
+// An output that nobody has written yet has no pages, but will have them in the next calls.
 TEST_F(SingleCopyTest, FreshMemoryIsLookedAtAgain) {
   make({kAutomatic, kAutomatic});
   if (!has_huge_pages()) GTEST_SKIP() << "there are no huge pages here, or the kernel is silent";
@@ -275,7 +277,7 @@ TEST_F(SingleCopyTest, FreshMemoryIsLookedAtAgain) {
   EXPECT_GT(copies(), 0);
 }
 
-// The failure of an all-reduce of private buffers, in place.
+// How an all-reduce of private buffers, in place, fails.
 Status failed_all_reduce(Communicator& comm, std::span<float> data) {
   return failure_of([&] { comm.all_reduce(data).wait(); });
 }
@@ -291,14 +293,15 @@ TEST_F(SingleCopyTest, AFailedCopyFailsTheGroup) {
     if (comm.rank() == 1) {
       EXPECT_EQ(status.code(), StatusCode::system);
       EXPECT_EQ(text, "all_reduce(sum f32 [1048576]) #1 on rank 1: the memory is broken");
-    } else {  // It hears of that, not of what its own copies ran into.
+    } else {  // It hears of rank 1's failure, not of what its own copies ran into.
       expect_contains(text, "rank 1 abandoned the group");
     }
     EXPECT_THROW(comm.barrier().wait(), Error);
   });
 }
 
-// Rank 1 abandons the operation while rank 0 has its data, and its owner takes the buffer back.
+// Rank 1 abandons the operation after rank 0 has read its data, and its caller takes the buffer
+// back.
 TEST_F(SingleCopyTest, WhoHasAbandonedItIsNotWrittenTo) {
   make({kAlways, kAlways});
   std::atomic<bool> is_abandoned{false};
@@ -315,8 +318,8 @@ TEST_F(SingleCopyTest, WhoHasAbandonedItIsNotWrittenTo) {
   EXPECT_EQ(memories_[0]->puts, 0);
 }
 
-// Rank 1 abandons the operation while rank 0 writes to its buffer: it does not get it back before
-// that is over, but whoever holds its lock does not wait for that.
+// Rank 1 abandons the operation while rank 0 writes to its buffer. Rank 1's caller does not get the
+// buffer back before the write is over, but the thread that aborts does not wait for the write.
 TEST_F(SingleCopyTest, WhoAbandonsItWaitsForTheLastWrite) {
   make({kAlways, kAlways});
   std::atomic<bool> is_aborted{false};
@@ -343,8 +346,8 @@ TEST_F(SingleCopyTest, WhoAbandonsItWaitsForTheLastWrite) {
   aborts.join();
 }
 
-// Of three ranks, 0 abandons the operation when it has done its part, as has 2, but not 1. So 1
-// will not do the rest, and 2 must not believe that it has.
+// Rank 0 abandons the operation when 0 and 2 of three ranks have done their parts, but 1 has not.
+// So rank 1 will not do the rest, and rank 2 must not believe that it has.
 TEST_F(SingleCopyTest, NobodyEndsWellWithoutTheRest) {
   make({kAlways, kAlways, kAlways});
   std::atomic<int> waiting{0};
@@ -361,7 +364,7 @@ TEST_F(SingleCopyTest, NobodyEndsWellWithoutTheRest) {
       return;
     }
     Work work = comm.all_reduce(data.span());
-    // All that can be done without rank 1.
+    // By then all is done that can be done without rank 1.
     const Deadline deadline = Deadline::after(std::chrono::milliseconds(100));
     while (!deadline.passed()) EXPECT_FALSE(work.done());
     ++waiting;
@@ -370,14 +373,14 @@ TEST_F(SingleCopyTest, NobodyEndsWellWithoutTheRest) {
       comm.abort("a test");
       is_over = true;
     }
-    // It looks only now and then, as a program does that computes meanwhile.
+    // It looks only now and then, like a program that computes meanwhile.
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     EXPECT_FALSE(work.wait_status().ok());
     EXPECT_NE(std::ranges::count(data.span(), 3.0f), static_cast<long>(kCount));
   });
 }
 
-// Nobody tells why a communicator is gone; whoever still needs it finds out.
+// Nobody is told that a communicator is gone; a rank that still needs it finds out.
 TEST_F(SingleCopyTest, ADestroyedCommunicatorIsNoticedByWhoCopiesOfIt) {
   make({kAlways, kAlways});
   std::atomic<bool> is_destroyed{false};

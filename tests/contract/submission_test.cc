@@ -1,12 +1,12 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Where work is done: what a call that submits an operation does itself, and what others, groups
-// and ranks, feel of a large operation. See docs/decisions/0011.
+// Where work is done: what a call that submits an operation does itself, and what a large operation
+// costs other groups and ranks. See docs/decisions/0011.
 //
 // The bounds are many times what is measured on an idle machine, and still far below what a pass
 // over the bytes takes. What a call does itself is counted in processor time, since a thread that
-// it wakes up may take its core; of several attempts the best counts.
+// it wakes up may take its core; the best of several attempts counts.
 
 #include <gtest/gtest.h>
 #include <time.h>
@@ -27,14 +27,17 @@ using std::chrono::milliseconds;
 constexpr std::size_t kLarge = 64 * 1024 * 1024 / sizeof(float);
 constexpr int kRounds = 6;
 constexpr int kSubmissionsMax = 40;  // Fewer, once all have been quick.
-// With a progress thread, which does all of it, and which it wakes up: a fifth of that, usually, or
-// nearly half where the cores share no cache. Else the call works on a MiB.
+// The limits for one call. With a progress thread, which does all the work, the call queues the
+// operation and wakes the thread up. That usually takes a fifth of the first limit, or nearly half
+// of it where the cores share no cache. Without one, the call works on 1 MiB, within the second
+// limit.
 constexpr double kQueuedSeconds = 50e-6;
 constexpr double kSubmissionSeconds = 0.5e-3;
-// Of 64 operations on a MiB each: to queue them, and to work on one MiB.
+// For a list of 64 operations of 1 MiB each: the call queues them, and works on 1 MiB.
 constexpr double kListSeconds = 2e-3;
-// What eight bytes take beside large operations, more than alone; of the best of each. Some slices
-// of a scheduler, where other programs use the cores; each of the large operations takes longer.
+// How much longer eight bytes may take beside large operations than alone, by the best time of
+// each. It is some time slices of a scheduler, as other programs may use the cores; each of the
+// large operations takes longer.
 constexpr double kSmallMoreSeconds = 4e-3;
 
 double best(const std::vector<double>& values) { return *std::ranges::min_element(values); }
@@ -58,7 +61,7 @@ double processor_seconds_of(const Body& body) {
   return used() - begin;
 }
 
-// As a rank that is late does: whoever sleeps finds caches cold.
+// Computes as a rank that is late does: a rank that slept instead would find its caches cold.
 void compute_for(Duration time) {
   const Deadline end = Deadline::after(time);
   while (!end.passed()) continue;
@@ -79,8 +82,8 @@ INSTANTIATE_TEST_SUITE_P(, Submission,
                                            Variant{"alone_private", ProgressThread::never, false}),
                          [](const auto& tested) { return tested.param.name; });
 
-// Also on the last to come, who finds all others waiting for it; and by the shortest way, on the
-// second call of a kind and later.
+// This also holds for the last rank to come, which finds all others waiting for it; and for the
+// fast path, which the second call of a kind and later ones take.
 TEST_P(Submission, OfALargeOperationReturnsBeforeItsBytesArePassedOver) {
   auto ranks = make_thread_ranks({.size = 2, .progress_thread = GetParam().thread});
   const bool queues = GetParam().thread == ProgressThread::always;
@@ -118,8 +121,8 @@ TEST_P(Submission, OfALargeOperationReturnsBeforeItsBytesArePassedOver) {
   }
 }
 
-// A list is no longer than one buffer of its length, though the last to come could end each of its
-// operations in the call: the root only waits.
+// A list takes no longer than one buffer of its length, although the last rank to come could end
+// each of its operations in the call: the root only waits.
 TEST_P(Submission, OfALongListReturnsBeforeItsBytesArePassedOver) {
   constexpr std::size_t kEach = kInlineBytes / sizeof(float);
   auto ranks = make_thread_ranks({.size = 2, .progress_thread = GetParam().thread});
@@ -147,10 +150,10 @@ TEST_P(Submission, OfALongListReturnsBeforeItsBytesArePassedOver) {
   EXPECT_LT(best(taken), kListSeconds);
 }
 
-// What the header promises of small ones: that the last to come ends them in the call.
+// The header promises that the last rank to come ends small operations in its call.
 TEST_P(Submission, OfASmallOperationEndsItInTheCallOfTheLastToCome) {
   auto ranks = make_thread_ranks({.size = 2, .progress_thread = GetParam().thread});
-  // A segment is not longer, and the last to come needs no more of the others than that.
+  // This is at most one segment, and the last rank to come needs no more of the others than that.
   const std::size_t count = 32 * 1024 / sizeof(float);
   static_assert(32 * 1024 <= kInlineBytes);
   std::barrier together(2);
@@ -160,7 +163,7 @@ TEST_P(Submission, OfASmallOperationEndsItInTheCallOfTheLastToCome) {
     for (int round = 0; round < kRounds; ++round) {
       together.arrive_and_wait();
       if (comm.rank() == 1) std::this_thread::sleep_for(milliseconds(5));
-      // One way: the rank that comes last needs nothing that others do afterwards.
+      // A broadcast goes one way: the rank that comes last needs nothing that others do afterwards.
       Work work = comm.broadcast(data, {.root = 0});
       std::atomic<bool> was_called{false};
       if (comm.rank() == 1) {
@@ -175,9 +178,10 @@ TEST_P(Submission, OfASmallOperationEndsItInTheCallOfTheLastToCome) {
 
 class BesideLargeOnes : public ::testing::Test {
  protected:
-  static constexpr int kLargeOnes = 12;  // Some tens of milliseconds at the least.
+  static constexpr int kLargeOnes = 12;  // At least some tens of milliseconds.
   // Runs `body` on each rank while all-reduces of 64 MiB are under way in another group, on the
-  // progress threads. Gives it a group that nobody has used, and the last of the large ones.
+  // progress threads. Passes it a group that nobody has used, and the last of the large operations
+  // or null.
   template <class Body>
   void run(const Body& body, int large_ones = kLargeOnes) {
     auto ranks = make_thread_ranks({.size = 2, .progress_thread = ProgressThread::always});
@@ -186,14 +190,14 @@ class BesideLargeOnes : public ::testing::Test {
       const auto data = comm.allocate<float>(kLarge);
       std::vector<std::unique_ptr<Communicator>> groups;
       for (int round = 0; round < kRounds; ++round) {
-        // Kept to the end: whoever destroys his tells the other that he has left.
+        // Kept to the end: a rank that destroys its group tells the other one that it has left.
         Communicator& group = *groups.emplace_back(comm.new_group({0, 1}));
         comm.barrier().wait();
         std::vector<Work> large;
         for (int i = 0; i < large_ones; ++i) large.push_back(large_group->all_reduce(data));
         body(group, large.empty() ? nullptr : &large.back());
         for (Work& work : large) work.wait();
-        // Whoever left earlier would answer an inquiry with that.
+        // A rank that had left earlier would say so in answer to an inquiry.
         comm.barrier().wait();
       }
     });
@@ -206,7 +210,8 @@ TEST_F(BesideLargeOnes, EightBytesAreNotHeldUp) {
     return [&taken](Communicator& group, Work* large) {
       std::vector<float> small(2, 1.0f);
       for (int i = 0; i < kRounds; ++i) {
-        // Named, it takes the lock; else it would go the fast path, beside everything.
+        // With a named algorithm it takes the lock; otherwise it would go the fast path, beside
+        // everything.
         const double time =
             seconds_of([&] { group.all_reduce(small, {.algorithm = "staged_mapped"}).wait(); });
         const bool counts = large == nullptr || !large->done();
@@ -222,7 +227,7 @@ TEST_F(BesideLargeOnes, EightBytesAreNotHeldUp) {
   }
 }
 
-// Whoever waits in vain asks half-way to its deadline what the others do: these have 10 ms.
+// A rank that waits in vain asks half-way to its deadline what the others do; they have 10 ms.
 TEST_F(BesideLargeOnes, AnInquiryIsAnswered) {
   const Duration timeout = milliseconds(20);
   std::atomic<int> answered{0};

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A turn names the same slots on all ranks of a team, and they are free, whatever number of lanes
-// has been used before.
+// A turn names the same slots on all ranks of a team, and these slots are free, whatever number of
+// lanes has been used before.
 
 #include "stretto/execution/team_lanes.h"
 
@@ -37,7 +37,7 @@ class TwoRanks : public ::testing::Test {
       members_[static_cast<std::size_t>(r)] = {.rank = r, .members = {0, 1}};
     }
   }
-  // Both run an operation of so many segments, rank 0 as far ahead as it may.
+  // Both ranks run an operation of `segments` segments; rank 0 goes as far ahead as it may.
   void run(std::uint64_t segments) {
     ++call_.sequence;
     const std::uint64_t first = lanes_[0].take_turns(segments);
@@ -83,7 +83,7 @@ TEST_F(TwoRanks, GoOnInOtherLanesWhenTheirNumberChanges) {
       run(segments);
       for (std::uint64_t i = 0; i < segments; ++i) places.push_back(place_of(turn++));
     }
-    // Lane by lane, and in each with one set of slots and the other.
+    // The turns take lane after lane, and in each lane its two sets of slots alternately.
     for (std::size_t i = count; i < places.size(); ++i) {
       EXPECT_EQ(places[i] / 2, places[i - count] / 2) << i << " of " << count;
       EXPECT_NE(places[i], places[i - count]) << i << " of " << count;

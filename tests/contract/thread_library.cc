@@ -23,7 +23,7 @@ struct Hub {
   struct Round {
     std::vector<LibraryCall> calls;
     int arrived = 0;
-    int read = 0;  // By how many ranks.
+    int read = 0;  // By how many ranks it was read.
   };
   std::mutex mutex;
   std::map<int, Round> rounds;
@@ -69,7 +69,7 @@ class ThreadLibrary final : public CollectiveLibrary {
     if (std::cmp_less(round.arrived, size_)) return false;
     std::vector<std::byte>& result = results_[operation];
     if (!std::exchange(has_read_[operation], true)) {
-      // Not into the output, which may be an input that others have not read.
+      // The output is not written yet: it may be an input that others have not read.
       std::vector<LibraryCall> calls = round.calls;
       result.resize(output_bytes(calls[rank_]));
       calls[rank_].output = result.data();
@@ -111,7 +111,7 @@ class ThreadLibrary final : public CollectiveLibrary {
     return count * size_bytes(operation.dtype);
   }
 
-  // This rank's part.
+  // Computes this rank's output.
   void run(const std::vector<LibraryCall>& calls) const {
     const LibraryCall& own = calls[rank_];
     const OperationDescriptor& operation = own.operation;
@@ -176,7 +176,7 @@ class ThreadLibrary final : public CollectiveLibrary {
   std::map<int, std::vector<std::byte>> results_;
 };
 
-// One for each group of a job.
+// A hub for each group of a job.
 class Hubs {
  public:
   std::shared_ptr<Hub> of(std::uint64_t group) {

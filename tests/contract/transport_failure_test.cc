@@ -20,12 +20,12 @@ using Message = Participant::Message;
 constexpr std::uint64_t kGroup = 7;
 constexpr std::uint64_t kOtherGroup = 8;
 constexpr std::size_t kLarge = 3 * 1024 * 1024 + 7;
-// So that kLarge cannot disappear in the buffers of the system.
+// So small that kLarge cannot disappear in the buffers of the system.
 constexpr int kSmallBuffer = 4096;
 
 class TransportFailureTest : public TransportTest {
  protected:
-  // Whether messages of both kinds still go both ways.
+  // Messages of both kinds still go both ways.
   static void expect_works(Participant& a, Participant& b, std::uint64_t group) {
     std::vector<std::pair<Message*, Bytes>> received;
     std::uint32_t number = 1000;
@@ -48,7 +48,7 @@ class TransportFailureTest : public TransportTest {
   }
 };
 
-// Where ranks can die alone.
+// Transports where one rank can die alone.
 class TransportKillTest : public TransportFailureTest {};
 
 TEST_P(TransportFailureTest, DifferentCallsAreAMismatch) {
@@ -142,7 +142,7 @@ TEST_P(TransportFailureTest, ForgettingEndsWhatWaits) {
   }
   EXPECT_FALSE(other_receive.request.done());
 
-  // What still comes for them is dropped, and what is posted now ends at once.
+  // Messages that still arrive for it are dropped, and requests that are posted now end at once.
   b.send(0, {.group = kGroup, .message = 1}, pattern(2, 10));
   b.send(0, {.group = kGroup, .message = 2}, pattern(2, 100000));
   b.recv(0, {.group = kGroup, .message = 3}, 100000);
@@ -182,7 +182,7 @@ TEST_P(TransportFailureTest, ForgettingMidwayKeepsTheStreamWhole) {
     std::fill(mine.bytes.begin(), mine.bytes.end(), std::byte{0xaa});
     expect_works(from, to, kOtherGroup);
     if (sender_forgets) {
-      // What was on its way has arrived, as it was when it left, and the rest never will.
+      // The part that was on its way has arrived as it was when it left; the rest never will.
       EXPECT_FALSE(received.request.done());
       const auto rest = std::ranges::mismatch(received.bytes, pattern(1, kLarge)).in1;
       EXPECT_TRUE(std::all_of(rest, received.bytes.end(),
@@ -196,7 +196,8 @@ TEST_P(TransportFailureTest, ForgettingMidwayKeepsTheStreamWhole) {
   }
 }
 
-// Of which the link still holds a part: no more of its pieces go, and the abort behind that part.
+// The link still holds a part of the message: no more pieces of it go, and the abort follows that
+// part.
 TEST_P(TransportFailureTest, AnAbortOvertakesTheLongMessageThatItEnds) {
   World world = make(2, kSmallBuffer);
   Participant from(world, 0);
@@ -261,7 +262,7 @@ TEST_P(TransportFailureTest, WhoLeavesSaysGoodbye) {
   Participant c(world, 2);
   {
     Participant leaving(world, 1);
-    // Sent in good order, received when the sender is long gone.
+    // These are sent in good order, and received when the sender is long gone.
     leaving.send(0, {.group = kGroup, .message = 1}, pattern(1, 10));
     leaving.send(0, {.group = kGroup, .message = 2}, pattern(2, kEagerBytes));
     Message& large = leaving.send(0, {.group = kGroup, .message = 3}, pattern(3, 100000));
@@ -295,7 +296,7 @@ TEST_P(TransportKillTest, WhoIsKilledIsLostAndTheOthersGoOn) {
     SCOPED_TRACE(dying);
     Participant victim(world, dying);
     std::vector<Message*> mine;
-    // In every state: posted, waiting for a receive, half received, half sent.
+    // One message in each state: posted, waiting for a receive, half received, half sent.
     mine.push_back(&a.recv(dying, {.group = kGroup, .message = 1}, 10));
     mine.push_back(&a.send(dying, {.group = kGroup, .message = 2}, pattern(2, kLarge)));
     mine.push_back(&a.recv(dying, {.group = kGroup, .message = 3}, kLarge));
@@ -352,7 +353,7 @@ TEST_P(TransportKillTest, ASleeperLearnsOfADeath) {
     EXPECT_EQ(a.lost[0].first, Rank(2));
     shortest = std::min(shortest, std::chrono::ceil<milliseconds>(told - killed));
   }
-  // Sleeping ends by itself, but not that soon.
+  // A sleep ends by itself, but not that soon.
   EXPECT_LT(shortest, milliseconds(40));
 }
 
@@ -362,7 +363,8 @@ TEST_P(TransportKillTest, ADeathIsNoticedHoweverMuchHasComeThatNobodyAsksFor) {
   for (const int dying : {1, 3}) {
     Participant victim(world, dying);
     const auto group = static_cast<std::uint64_t>(dying);
-    // More than a rank keeps of what it has not asked for, and more than the connection holds.
+    // More than a rank keeps of messages that it has not asked for, and more than the connection
+    // holds.
     constexpr std::uint32_t kMessages = kUnexpectedBytesMax / kEagerBytes + 40;
     for (std::uint32_t i = 0; i < kMessages; ++i) {
       victim.send(0, {.group = group, .message = i}, Bytes(kEagerBytes));

@@ -12,13 +12,13 @@
 namespace stretto::transport {
 namespace {
 
-// Ends, on every transport: of groups, of ranks with full links, and what ranks say about each
+// How groups and ranks with full links end, on every transport, and what ranks say about each
 // other.
 
 using std::chrono::milliseconds;
 using Message = Participant::Message;
 
-// So that little fits into a connection.
+// So small that little fits into a connection.
 constexpr int kSmallBuffer = 4096;
 const Status kEnough(StatusCode::aborted, "enough");
 
@@ -89,12 +89,12 @@ TEST_P(TransportLeavingTest, MembersOfAGroupThatHasBeenAbandonedCanStillAgree) {
     return world[0].half_forgotten_groups() == 0 && world[1].half_forgotten_groups() == 0;
   }));
   EXPECT_TRUE(b.agreements.empty()) << "it has forgotten the group";
-  // A rank that says what no correct one says is lost.
+  // A rank that says what no correct rank says is lost.
   b.agreement_status = Status(StatusCode::protocol, "nonsense");
   world[0].send_agreement(1, {.group = 6}, pattern(2, 40));
   ASSERT_TRUE(drive(world, [&] { return !b.lost.empty(); }));
   EXPECT_EQ(b.lost[0].second.code(), StatusCode::protocol);
-  // It is told that it has been given up, unless it is a thread of this process.
+  // The rank is told that it has been given up, unless it is a thread of this process.
   if (!GetParam().can_kill) return;
   ASSERT_TRUE(drive(world, [&] { return !a.lost.empty(); }));
   EXPECT_EQ(a.lost[0].second.code(), StatusCode::peer_lost);
@@ -150,9 +150,9 @@ TEST_P(TransportLeavingTest, MessagesHaveArrivedWhenAReceiveWouldTakeThem) {
   }
 }
 
-// Sends messages until a good many are left over that the link does not take: the kernel moves
-// bytes on by itself, and what is too much for the link now may fit a millisecond later. Returns
-// how many there are.
+// Sends messages until ten are left over that the link does not take: the kernel moves bytes on by
+// itself, and what is too much for the link now may fit a millisecond later. Returns how many
+// messages it has sent.
 std::size_t fill_link(Participant& from, int peer) {
   constexpr int kLeftOver = 10;
   int left_over = 0;

@@ -19,12 +19,12 @@ namespace {
 using Region = Region;
 
 class TransportMemoryTest : public TransportTest {};
-// Where the first two ranks share memory.
+// Transports where the first two ranks share memory.
 class SharedMemoryTest : public TransportTest {};
-// Where it counts what the system has: that of other transports is memory of its own.
+// The transport that counts what the system has left; others use memory of their own.
 class ShmMemoryTest : public TransportTest {};
 
-// Until `peer`'s region can be reached; null if it cannot.
+// Waits until `rank` can reach `peer`'s region; returns null if it cannot.
 std::byte* reach(World& world, int rank, int peer, RemoteAddress address, std::size_t bytes) {
   std::byte* data = nullptr;
   (void)drive({&world[rank], &world[peer]}, [&] {
@@ -143,7 +143,7 @@ TEST_P(TransportMemoryTest, PrivateMemoryIsCopiedWhereItCanBeReached) {
   EXPECT_TRUE(std::equal(before.begin() + 50004, before.end(), theirs.begin() + 50004));
 }
 
-// A counter in shared memory, each side asleep until notified.
+// A counter is in shared memory, and each side sleeps until it is notified.
 TEST_P(SharedMemoryTest, NotifyWakesWhoWaitsForAWord) {
   constexpr std::uint64_t kRounds = 5000;
   World world = make();
@@ -187,7 +187,7 @@ TEST_P(SharedMemoryTest, FreedRegionsAreGoneEverywhere) {
   EXPECT_FALSE(world[0].memory().locate(place, 1).valid());
   EXPECT_EQ(world[0].memory().resolve(0, address, 1), nullptr);
   EXPECT_TRUE(drive(world, [&] { return world[1].memory().resolve(0, address, 1) == nullptr; }));
-  // The next region may lie where the last one was, but is another.
+  // The next region may lie where the last one was, but it is another region.
   for (int i = 0; i < 10; ++i) {
     const Region next = world[0].allocate(5000).or_throw();
     EXPECT_NE(next.address.region, address.region);
@@ -220,7 +220,7 @@ TEST_P(TransportMemoryTest, ManyRegionsLeaveNothingBehind) {
   settle(world);
   const int descriptors = open_descriptors();
   const int mappings = shared_mappings();
-  // Some at a time, and once more than a socket can announce before its peer looks.
+  // Makes some at a time, and once more than a socket can announce before its peer looks.
   for (const int at_a_time : {1, 600, 400}) {
     std::vector<Region> regions;
     for (int i = 0; i < at_a_time; ++i) regions.push_back(world[0].allocate(100).or_throw());
@@ -244,13 +244,13 @@ TEST_P(TransportMemoryTest, RefusesWhatCannotFit) {
   EXPECT_EQ(world[0].allocate(std::numeric_limits<std::size_t>::max()).status().code(),
             StatusCode::out_of_memory);
   EXPECT_TRUE(world[0].allocate(1).ok());
-  // Nor can the kernel map it, which is another failure.
+  // The kernel cannot map it either, which is another failure.
   world[0].check_memory(false);
   EXPECT_EQ(world[0].allocate(kPebibyte).status().code(), StatusCode::system);
 }
 
-// Regions cost nothing until they are touched: what has been promised is no longer there to be
-// given, to whomever it was.
+// Regions cost nothing until they are touched, but memory that has been promised to one rank is no
+// longer there for any other.
 TEST_P(ShmMemoryTest, GivesNothingTwice) {
   World world = make();
   const std::size_t part = find_memory_left()->left_bytes / 5 * 2;
@@ -264,11 +264,11 @@ TEST_P(ShmMemoryTest, GivesNothingTwice) {
   EXPECT_TRUE(world[0].allocate(part).ok());
 }
 
-// Of several worlds one: UCX keeps the connections of a rank that could not say goodbye in time,
-// as on a machine that is busy.
+// One of several worlds must leave nothing: UCX keeps the connections of a rank that could not say
+// goodbye in time, as happens on a busy machine.
 TEST_P(TransportMemoryTest, WorldsLeaveNothingBehind) {
   constexpr int kAttempts = 4;
-  // An MPI starts with the first, and keeps what it has opened until the process ends.
+  // An MPI starts with the first world, and keeps what it has opened until the process ends.
   (void)make(3);
   const int mappings = shared_mappings();
   int left = 1;
@@ -280,7 +280,7 @@ TEST_P(TransportMemoryTest, WorldsLeaveNothingBehind) {
       kept = world[0].allocate(5000).or_throw();
       const Region other = world[1].allocate(5000).or_throw();
       settle(world);
-      // At the same time, as processes do.
+      // All ranks end at the same time, as processes do.
       on_threads_of(world.endpoints, [](auto& endpoint) { endpoint.reset(); });
     }
     left = open_descriptors() - descriptors;

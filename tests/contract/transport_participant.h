@@ -20,7 +20,7 @@
 
 namespace stretto::transport {
 
-// Bytes that no other (seed, size) has.
+// Bytes that differ from those of every other (seed, size).
 inline Bytes pattern(std::uint64_t seed, std::size_t size) {
   Bytes bytes(size);
   Random random(seed * 1000003 + size);
@@ -96,10 +96,10 @@ class Participant final : public RecordingListener {
 
   World* world_;
   int rank_;
-  std::deque<Message> messages_;  // Grows without moving what is in it.
+  std::deque<Message> messages_;  // Grows without moving its elements.
 };
 
-// Makes progress on all of these, in one thread, until `done` or ten seconds have passed.
+// Makes progress on all endpoints, in one thread, until `done` or ten seconds have passed.
 [[nodiscard]] inline bool drive(const std::vector<Endpoint*>& endpoints,
                                 const std::function<bool()>& done) {
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));
@@ -112,7 +112,7 @@ class Participant final : public RecordingListener {
   return true;
 }
 
-// On all ranks that are left.
+// The same on all ranks that are left.
 [[nodiscard]] inline bool drive(const World& world, const std::function<bool()>& done) {
   std::vector<Endpoint*> endpoints;
   for (const auto& endpoint : world.endpoints) {
@@ -121,7 +121,7 @@ class Participant final : public RecordingListener {
   return drive(endpoints, done);
 }
 
-// Long enough for whatever is under way to arrive: for checks that something does not happen.
+// Lets everything that is under way arrive, before a check that something does not happen.
 template <class Endpoints = std::vector<Endpoint*>>
 void settle(const Endpoints& endpoints) {
   const Deadline deadline = Deadline::after(std::chrono::milliseconds(20));

@@ -106,8 +106,8 @@ TEST_P(TransportTest, KeysFindTheirMessagesInAnyOrder) {
   }
 }
 
-// Point-to-point messages of one tag: the order of sending and of posting decides, whether a
-// message travels at once or waits, and whenever the receives are posted.
+// Point-to-point messages with one tag match in the order of sending and posting, whether a message
+// travels at once or waits, and whenever the receives are posted.
 TEST_P(TransportTest, EqualKeysAreFirstComeFirstServed) {
   const MessageKey key{.group = kGroup, .sequence = kPointToPoint, .segment = 3};
   const std::vector<std::size_t> sizes = {100000, 5, 70000, 80000, 0, 6, 90000, 7};
@@ -136,7 +136,7 @@ TEST_P(TransportTest, EqualKeysAreFirstComeFirstServed) {
   }
 }
 
-// Where a peer holds so much already that small messages have to wait for their receives, too.
+// The peer holds so much already that small messages have to wait for their receives, too.
 TEST_P(TransportTest, EqualKeysAreFirstComeFirstServedWhereSmallOnesWait) {
   const MessageKey key{.group = kGroup, .sequence = kPointToPoint, .segment = 3};
   const std::vector<std::size_t> sizes = {5, 100000, 6, 7, 70000, 100000, 5};
@@ -232,7 +232,7 @@ TEST_P(TransportTest, NobodyHasToReadFirst) {
                      n == 40 ? pattern(static_cast<std::uint64_t>(endpoint.rank().value()), kLarge)
                              : pattern(n, kEagerBytes)));
     }
-    // A rank that is done serves those that are not.
+    // A rank that is done goes on serving the others.
     settle({&endpoint});
   });
 }

@@ -49,21 +49,21 @@ StreamPair connect_plainly(int, int, int buffer_bytes) {
           std::make_unique<tcp::SocketStream>(std::move(theirs))};
 }
 
-// A record that a socket does not hold comes in parts, of which none can be read alone, at the pace
-// of the kernel's timers.
+// If a socket cannot hold a whole record, the record comes in parts, none of which can be read
+// alone, at the pace of the kernel's timers.
 StreamPair connect_by_tls(int rank, int peer, int buffer_bytes) {
   constexpr int kRecord = 16 * 1024;
   const int enough = buffer_bytes == 0 ? 0 : std::max(buffer_bytes, 2 * kRecord);
   return testing::make_tls_pair(testing::make_tcp_pair(enough), rank, peer);
 }
 
-// Ranks without links, each with room for a socket to each other one.
+// Ranks without links. Each has room for a socket to every other rank.
 World without_links(int ranks) {
   const std::vector<int> none(static_cast<std::size_t>(ranks), -1);
   return {.sockets = RankVector<RankVector<int>>(ranks, none)};
 }
 
-// Pairs for which `local` says so share memory, the others have a connection.
+// Pairs share memory where `local` says so; the others have a connection.
 World make_by_pairs(const WorldOptions& options, LocalPairs local) {
   World world = without_links(options.ranks);
   auto sockets = testing::connect_pairs(options.ranks, [&](int rank, int peer) {
@@ -95,7 +95,7 @@ World make_by_pairs(const WorldOptions& options, LocalPairs local) {
 
 using Planes = std::vector<std::unique_ptr<DataPlane>>;
 
-// Every pair has so many connections. Messages go by them, or by planes of their own.
+// Every pair has `stripes` connections. Messages travel on them, or on `planes`.
 World make_connected(const WorldOptions& options, Connect connect, int stripes = 1,
                      Planes planes = {}) {
   World world = without_links(options.ranks);
@@ -135,7 +135,8 @@ std::string plugin_of(const std::string& engine) {
   return engine == "mpi" ? testing::mpi_file(STRETTO_BIN_DIR, name) : STRETTO_BIN_DIR "/" + name;
 }
 
-// Makes the engines known to each other, as a first message does: tests count what arrives at once.
+// Makes the engines known to each other, as a first message would: tests count what arrives at
+// once.
 void introduce(RankVector<std::unique_ptr<packets::Engine>>& engines,
                const std::vector<std::string>& addresses) {
   std::vector<const char*> texts;
@@ -188,7 +189,7 @@ World make_by_engines(const WorldOptions& options, const MakeEngineOf& make) {
 }
 
 World make_by_plugin(const char* name, const WorldOptions& options) {
-  // No daemon for a process that nobody has started by mpirun.
+  // Open MPI shall start no daemon for a process that was not started by mpirun.
   ::setenv("OMPI_MCA_ess_singleton_isolated", "1", /*replace=*/0);
   const packets::Plugin plugin = packets::load_plugin(name, plugin_of(name)).or_throw();
   return make_by_engines(options, [&](const packets::EngineOptions& of_rank) {
@@ -251,7 +252,8 @@ std::vector<WorldKind> find_world_kinds() {
        .make = [](const Options& options) { return make_connected(options, connect_by_tls, 3); },
        .link = "tcp with TLS by 3 connections"},
   };
-  // Built where CMake has found them; another MPI is there, or its tests fail.
+  // An engine is there if CMake has found its library. A chosen MPI has one, or its tests shall
+  // fail.
   const auto add_engine = [&](const char* name, World (*make)(const WorldOptions&)) {
     if (::access(plugin_of(name).c_str(), F_OK) == 0 ||
         (std::string_view(name) == "mpi" && testing::has_chosen_mpi())) {

@@ -15,13 +15,13 @@
 namespace stretto::testing {
 namespace {
 
-// What an exception does that unwinds the stack through operations in flight: the other ranks hear
-// of it at once, and the buffers belong to this rank again.
+// What happens when an exception unwinds the stack through operations in flight: the other ranks
+// hear of it at once, and the buffers belong to this rank again.
 
 class Unwinding : public OnBoth {};
 INSTANTIATE_TEST_SUITE_P(, Unwinding, OnBoth::both(), OnBoth::name);
 
-// Longer than any test here may take: nobody is told by a timeout.
+// Longer than any test here may take, so that no rank is told by a timeout.
 constexpr std::chrono::seconds kTimeout(50);
 
 // Runs `body`, which ends in an exception of its own.
@@ -30,7 +30,7 @@ void expect_own_exception(const std::function<void()>& body) {
 }
 [[noreturn]] void fail_on_own() { throw std::logic_error("no more data"); }
 
-// Of a piece of work that the unwinding of rank 1 ends.
+// What a rank is told that waits in `body` for an operation that the unwinding of rank 1 ends.
 template <class Exception>
 std::string told(const std::function<void()>& body) {
   const TimePoint begin = Clock::now();
@@ -52,13 +52,13 @@ TEST_P(Unwinding, AnAbandonedCollectiveIsToldToAllRanks) {
       if (comm.rank() == 1) {
         expect_own_exception([&] {
           while (others_ready < 2) std::this_thread::yield();
-          std::vector<float> data(count);  // Gone soon after the Work.
+          std::vector<float> data(count);  // Freed soon after the Work.
           Work work = comm.all_reduce(data);
           fail_on_own();
         });
         return expect_contains(told<Aborted>([&] { comm.barrier().wait(); }), abandoned);
       }
-      // One enters the operation, the other is elsewhere.
+      // One rank enters the operation, the other is elsewhere.
       std::vector<float> data(count);
       const auto wait = [&] {
         comm.rank() == 0 ? comm.all_reduce(data).wait() : comm.recv(data, {.from = 0}).wait();
@@ -119,7 +119,7 @@ TEST_P(Unwinding, AChainIsAbandonedWhileItsSecondPartIsBegun) {
                              "abandoned");
     }
     expect_own_exception([&] {
-      // This thread ends the barrier, and begins what follows; or the background does.
+      // This thread, or a background thread, ends the barrier and begins what follows.
       std::jthread other([&] { (void)comm.recv(more, {.from = 0, .tag = 1}).wait_status(); });
       Work work = comm.barrier().then([&] {
         begun = true;
@@ -176,7 +176,7 @@ TEST_P(Unwinding, WhatHasEndedIsNotAbandoned) {
   });
 }
 
-// Communicates while it is destroyed, be it by an exception.
+// Communicates while it is destroyed, also by an exception.
 struct Reporter {
   Communicator& comm;
   std::vector<std::int32_t>& data;
@@ -284,19 +284,19 @@ TEST_P(ShrunkOfAny, GroupsGoOnWithoutTheLost) {
     EXPECT_EQ(left->size(), 3);
     EXPECT_EQ(left->rank(), rank->rank() == 0 ? 0 : rank->rank().value() - 1);
     expect_sum(*left, 1 << rank->rank().value(), 1 + 4 + 8);
-    // And once more, without anybody lost.
+    // Shrinks once more, although no rank is lost.
     if (rank->rank() == 3) return;
     auto two = left->shrink({3});
     expect_sum(*two, 1 << rank->rank().value(), 1 + 4);
   });
 }
 
-// Whatever the group, a rank has one number in errors: that in the job. shrink() takes it as it is.
+// In errors, a rank has its number in the job, whatever the group. shrink() takes that number.
 TEST_P(Shrunk, RanksAreLeftOutAsErrorsNameThem) {
   auto ranks = make(4);
   on_each(ranks, [](std::unique_ptr<Communicator>& rank) {
     auto group = rank->new_group({3, 1, 2});
-    rank->barrier().wait();  // Or some are still making it when it is aborted.
+    rank->barrier().wait();  // Else it might be aborted while some make it.
     if (rank->rank() == 0) return;
     if (rank->rank() == 1) group->abort("for the test");
     Values data(10);
@@ -344,7 +344,7 @@ TEST_P(Shrunk, ListsAreUnitedAndWhoIsOutIsToldByWhom) {
   });
 }
 
-// The number of the next group comes from what was agreed on, not from how often who has called.
+// The number of the next group comes from the agreement, not from how often a rank has called.
 TEST_P(Shrunk, WhoWasLeftOutOnceDisturbsNobody) {
   auto ranks = make(3);
   std::atomic<int> through{0};
@@ -393,7 +393,7 @@ TEST_P(Shrunk, WhoIsLateIsNamedAndWaitedForAgain) {
     while (left == nullptr) {
       try {
         left = comm.shrink();
-      } catch (const Timeout&) {  // On a machine that is busy otherwise.
+      } catch (const Timeout&) {  // The machine is busy otherwise.
       }
     }
     expect_sum(*left, 1, 3);

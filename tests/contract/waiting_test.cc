@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Operations that wait for others: what is said meanwhile, and who is named in the end.
+// Operations that wait for others: what is logged meanwhile, and who is named in the end.
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -25,8 +25,8 @@ constexpr seconds kTimeout(60);
 
 class FirstCause : public ::testing::TestWithParam<transport::WorldKind> {};
 
-// The receiver finds out, throws, and is gone with its communicator: the sender and a third rank
-// that waits for it hear why.
+// The receiver finds a mismatch, throws, and is gone with its communicator. The sender, and a third
+// rank that waits for the receiver, hear why.
 TEST_P(FirstCause, OfAMessageIsToldBeforeItsReceiverHasGone) {
   auto worlds = make_world_ranks(GetParam(), 3, milliseconds(100), kTimeout);
   for (int round = 0; round < 40; ++round) {
@@ -48,13 +48,13 @@ TEST_P(FirstCause, OfAMessageIsToldBeforeItsReceiverHasGone) {
 INSTANTIATE_TEST_SUITE_P(, FirstCause, ::testing::ValuesIn(transport::world_kinds_for_groups()),
                          ::testing::PrintToStringParamName());
 
-// Ranks that have set off for different numbers of operations meet in equal ones.
+// Ranks that have begun different numbers of operations may meet in operations that are equal.
 TEST(Ahead, ARankThatIsAheadIsNotTakenForOneThatIsNot) {
   auto worlds = make_world_ranks(kind_named("loopback"), 3, milliseconds(100), kTimeout);
   on_all(worlds, [&](Communicator& comm) {
     std::vector<float> data(4);
     const Status status = failure_of([&] {
-      // The leaf of a tree: it ends as soon as its message has left.
+      // Rank 2 is a leaf of a tree: its reduce ends as soon as its message has left.
       if (comm.rank() == 2) comm.reduce(data, {.root = 0, .algorithm = "direct"}).wait();
       comm.all_reduce(data).wait();
       comm.all_reduce(data).wait();
@@ -64,7 +64,7 @@ TEST(Ahead, ARankThatIsAheadIsNotTakenForOneThatIsNot) {
   });
 }
 
-// Ranks that answer nothing, like processes that are stopped, from now on.
+// From now on these ranks answer nothing, like processes that are stopped.
 std::vector<std::unique_ptr<group::EngineLock>> stop(
     std::span<const std::shared_ptr<group::Engine>> engines) {
   std::vector<std::unique_ptr<group::EngineLock>> held;
@@ -72,7 +72,8 @@ std::vector<std::unique_ptr<group::EngineLock>> stop(
   return held;
 }
 
-// In a ring each rank waits for the one before it: whoever waits for a silent one is not to blame.
+// In a ring each rank waits for the one before it. A rank that waits for a silent one is not to
+// blame.
 TEST(Waiting, OfAChainThatEndsInSilenceTheSilentRankIsNamed) {
   transport::World world = kind_named("tcp").make({.ranks = 5});
   std::vector<std::shared_ptr<group::Engine>> engines;
@@ -90,7 +91,8 @@ TEST(Waiting, OfAChainThatEndsInSilenceTheSilentRankIsNamed) {
   expect_failure(status, StatusCode::timeout, "timed out waiting for rank 3, which ");
 }
 
-// Only the rank at its other end is asked about a message, then those for whom that one waits.
+// About a message, only the rank at its other end is asked, then the ranks for which that one
+// waits.
 TEST(Waiting, OfAChainOfMessagesTheRankAtItsEndIsNamed) {
   auto worlds = make_world_ranks(kind_named("tcp"), 4, milliseconds(100), kTimeout);
   std::vector<std::vector<float>> data(4, std::vector<float>(50));
@@ -135,14 +137,14 @@ TEST(Waiting, WhoOnlySendsWaitsForThoseWhoDoNotTakeIt) {
   expect_contains(status.message(), "; rank 2, which");
 }
 
-// So many bytes a second go out of the socket.
+// Lets `bytes` bytes a second out of the socket.
 void limit_rate(int socket, unsigned bytes) {
   ASSERT_EQ(::setsockopt(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes, sizeof(bytes)), 0);
 }
 
 class CrawlingNetwork : public ::testing::TestWithParam<int> {};
 
-// Questions and answers crawl behind a message that rank 0 sends to rank 1. Rank 2 is answered.
+// Questions and answers crawl behind a message from rank 0 to rank 1. Rank 2 gets answers.
 TEST_P(CrawlingNetwork, IsToldFromARankThatDoesNotAnswer) {
   const int impatient = GetParam();
   transport::World world = kind_named("tcp").make(
@@ -159,7 +161,7 @@ TEST_P(CrawlingNetwork, IsToldFromARankThatDoesNotAnswer) {
       if (comm.rank() == 0) comm.send(data, {.to = 1, .timeout = timeout}).wait();
       if (comm.rank() > 0) comm.recv(data, {.from = 0, .timeout = timeout}).wait();
     };
-    // The message may yet arrive before the news.
+    // The message may arrive before the news of the failure.
     if (!is_impatient) return (void)message_of<Error>(pass);
     const Status status = failure_of(pass);
     limit_rate(socket, ~0u);
@@ -187,7 +189,7 @@ TEST(Waiting, ALossBetweenOperationsSaysAfterWhich) {
   });
   world.kill(1);
   Status lost;
-  do {  // What does not exist is refused as long as the group has not failed.
+  do {  // An unknown algorithm is refused as long as the group has not failed.
     std::this_thread::sleep_for(milliseconds(20));
     lost = failure_of([&] { ranks[0]->barrier({.algorithm = "none such"}).wait(); });
   } while (lost.code() == StatusCode::invalid_argument);
@@ -195,7 +197,7 @@ TEST(Waiting, ALossBetweenOperationsSaysAfterWhich) {
                   "between operations, after all_reduce(sum f32 [4]) #1: lost rank");
 }
 
-// Once per operation, long before its time is up, and not about those that wait behind it.
+// It is said once per operation, long before its time is up, and not about operations behind it.
 TEST(Waiting, IsSaidInTheLogBeforeTheDeadline) {
   transport::World world = kind_named("tcp").make({.ranks = 3});
   RankList ranks =
@@ -225,7 +227,7 @@ TEST(Waiting, IsSaidInTheLogBeforeTheDeadline) {
   expect_lacks(said, "#2");
 }
 
-// The longest time that there is means never.
+// The longest duration means never.
 TEST(Waiting, IsNotSaidInTheLogWhereTheProgramWantsNoWarning) {
   transport::World world = kind_named("loopback").make({.ranks = 2});
   RankList ranks =
@@ -239,7 +241,7 @@ TEST(Waiting, IsNotSaidInTheLogWhereTheProgramWantsNoWarning) {
   expect_lacks(::testing::internal::GetCapturedStderr(), "has waited");
 }
 
-// Like a process that is stopped, and goes on when its deadline has passed.
+// The rank is like a process that is stopped, and goes on when its deadline has passed.
 TEST(Waiting, WhoHasStoodStillBlamesItself) {
   transport::World world = kind_named("tcp").make({.ranks = 2});
   std::vector<std::shared_ptr<group::Engine>> engines;
@@ -256,7 +258,7 @@ TEST(Waiting, WhoHasStoodStillBlamesItself) {
   expect_failure(status, StatusCode::timeout, "this rank itself has stood still for 1.");
 }
 
-// What has come meanwhile has come in time. No beat of a heartbeat reads it first.
+// A message that has arrived meanwhile is in time. No heartbeat reads it first.
 TEST(Waiting, WhoHasSleptPastItsDeadlineReadsFirst) {
   transport::World world = kind_named("tcp").make({.ranks = 2});
   std::vector<std::shared_ptr<group::Engine>> engines;
@@ -268,7 +270,7 @@ TEST(Waiting, WhoHasSleptPastItsDeadlineReadsFirst) {
   Work first = ranks[0]->all_reduce(data[0], {.timeout = kShort});
   const TimePoint passed = Clock::now() + kShort;
   std::thread waiter([&] { (void)first.wait_status(); });
-  std::this_thread::sleep_for(milliseconds(100));  // Until it sleeps.
+  std::this_thread::sleep_for(milliseconds(100));  // By then it sleeps.
   Work second;
   {
     const group::EngineLock held(*engines[0]);
@@ -285,7 +287,7 @@ TEST(Waiting, NoTimeoutIsNegative) {
   on_all(ranks, [&](Communicator& comm) {
     std::vector<float> data(4);
     const std::optional<Duration> none = milliseconds(-3000);
-    for (int i = 0; i < 2; ++i) {  // The second time, the short way would be open.
+    for (int i = 0; i < 2; ++i) {  // The second time, the fast path would be open.
       comm.all_reduce(data).wait();
       for (const Status& status :
            {failure_of([&] { comm.all_reduce(data, {.timeout = none}).wait(); }),

@@ -129,7 +129,7 @@ TEST_P(WorksOfAny, TakeContinuationsFromSeveralThreads) {
   });
 }
 
-// Programs that drop their handles use a barrier to wait for all of them.
+// Programs that drop their handles use a barrier to wait for all operations.
 TEST_P(WorksOfAny, OfABarrierEndBehindThoseThatWereSubmittedBefore) {
   on_all(make(2), [](Communicator& comm) {
     std::vector<std::int32_t> data(4 << 20, 1);
@@ -180,7 +180,7 @@ TEST_P(WorksOfAny, AreContinuedByOthersAsOneWork) {
     Told told;
     work.add_callback(told.continuation());
     EXPECT_EQ(told.times, 1);
-    // Of what has ended already.
+    // These operations have ended already.
     int called = 0;
     Work().then([&] { ++called; }).wait();
     Work().then([&] { return comm.barrier(); }).wait();
@@ -285,7 +285,7 @@ TEST_P(Works, TellWhatTheyWereAndHowLongItTook) {
   });
 }
 
-// Whatever a continuation owns goes when it has run: even the last hold on a communicator.
+// When a continuation has run, all that it owns is destroyed, even the last hold on a communicator.
 TEST_P(Works, MayOwnWhatTheyCameFrom) {
   auto ranks = make(2);
   on_each(ranks, [](std::unique_ptr<Communicator>& rank) {
@@ -341,8 +341,8 @@ TEST_P(WorksOfAny, SayWhoseMessageItWas) {
   });
 }
 
-// MPI 4.1, 3.5: receives of a tag take messages of one sender in the order in which both were
-// posted, those from any rank included.
+// MPI 4.1, 3.5: receives of a tag take the messages of one sender in the order in which both were
+// posted. This includes receives from any rank.
 TEST_P(WorksOfAny, ReceivesFromAnyRankKeepTheOrder) {
   on_all(make(2), [](Communicator& comm) {
     constexpr std::size_t kMessages = 30;
@@ -374,7 +374,8 @@ TEST_P(WorksOfAny, BatchesMayWaitForEachOtherInAnyOrder) {
       std::vector<std::vector<std::int32_t>> out(kSize, std::vector<std::int32_t>(count, self));
       std::vector<std::vector<std::int32_t>> in(kSize, std::vector<std::int32_t>(count, -1));
       std::vector<Transfer> transfers;
-      // Sends first on even ranks, to the nearest rank first; elsewhere the other way round.
+      // Even ranks post sends first, to the nearest rank first; odd ranks do it the other way
+      // round.
       for (int i = 1; i < kSize; ++i) {
         const int peer = (self + (self % 2 == 0 ? i : kSize - i)) % kSize;
         const auto at = static_cast<std::size_t>(peer);
@@ -402,7 +403,7 @@ TEST_P(Works, AMonitoredBarrierNamesAllWhoAreMissing) {
         EXPECT_TRUE(comes_true([&] { return told == 3; }));
         return;
       }
-      // Rank 0, who knows, may come last and have the longest time left.
+      // Rank 0, which knows who is missing, may come last and have the longest time left.
       if (root_is_late && comm.rank() == 0) std::this_thread::sleep_for(milliseconds(100));
       // "rank 2 ...; rank 4 ..." by those who know it, "rank 0 waits for rank 2, 4" by others.
       const std::string text =
