@@ -4,8 +4,8 @@
 // A rank of a training job to which something happens in the middle of a backward pass:
 //   backward_rank_program SIGNAL STEP GRADIENT [seconds that an operation may take]
 // Prints "ready PID", and trains. In backward pass STEP, when autograd has made gradient GRADIENT,
-// rank 1 prints "now" and sends itself SIGNAL (0: none). Prints "trained HASH" of the parameters at
-// the end, or "failed TYPE: text", with status 3.
+// rank 1 prints "now" and sends itself SIGNAL (0: none). At the end a rank prints "trained HASH" of
+// the parameters, or "failed TYPE: text" and ends with status 3.
 
 #include <signal.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ void train(const Event& event, std::chrono::seconds timeout) {
     model->push_back(torch::nn::Linear(kInputs, kInputs));
     model->push_back(torch::nn::Tanh());
   }
-  // A bucket for every layer or so: some are under way while others are still to come.
+  // There is about one bucket per layer, so some are under way while others are still to come.
   stretto::DistributedDataParallel ddp(model, *comm, {.bucket_bytes = {4096}, .timeout = timeout});
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   int step = 0;
@@ -65,7 +65,7 @@ void train(const Event& event, std::chrono::seconds timeout) {
 int main(int argument_count, char** arguments) {
   if (argument_count < 4) return 2;
   torch::set_num_threads(1);
-  ::signal(SIGTERM, SIG_IGN);  // The launcher's: it is to end by what the library tells it.
+  ::signal(SIGTERM, SIG_IGN);  // From the launcher: ranks shall end by what the library tells them.
   const Event event{std::atoi(arguments[1]), std::atoi(arguments[2]),
                     static_cast<std::size_t>(std::atoi(arguments[3]))};
   try {

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What becomes of a training job when one of its three processes is killed or stopped in the middle
+// What happens to a training job when one of its three processes is killed or stopped in the middle
 // of a backward pass.
 
 #include <chrono>
@@ -29,13 +29,14 @@ class Backward : public ::testing::Test {
   void SetUp() override {
     if (!STRETTO_TORCH_ENABLED) GTEST_SKIP() << "built without libtorch";
   }
-  // A moment in training, of which the last steps do without rank 1 if it is killed then.
+  // Chooses a moment in training. It comes early enough that, if rank 1 is killed then, the other
+  // ranks' last steps would run without it.
   static Arguments job(int signal, unsigned seed, int timeout_seconds = 600) {
     std::minstd_rand random(seed);
     (void)random();
     const auto step = 1 + random() % 15;
     const auto gradient = random() % 8;
-    // Ranks ignore SIGTERM, so that survivors say what they know on a machine under load, too.
+    // Ranks ignore SIGTERM, so that survivors say what they know even on a busy machine.
     return {"run",
             "-n",
             std::to_string(kRanks),
@@ -48,7 +49,7 @@ class Backward : public ::testing::Test {
             std::to_string(gradient),
             std::to_string(timeout_seconds)};
   }
-  // What follows `word` in a line of each rank that has one: "[2] trained 4711".
+  // What follows `word` in the lines of the ranks that print it: "[2] trained 4711".
   static std::map<int, std::string> said(Tool& tool, const std::string& word) {
     std::map<int, std::string> result;
     std::istringstream lines(tool.output().so_far());
@@ -79,7 +80,7 @@ TEST_F(Backward, AKilledRankIsNamedByTheOthersAtOnce) {
     Tool tool(job(SIGKILL, seed));
     ASSERT_TRUE(tool.output().wait_for("[1] now")) << "seed " << seed;
     const pid_t victim = std::stoi(said(tool, "ready")[kVictim]);
-    // The system takes its time to take apart a process that has loaded libtorch.
+    // The system needs a while to take apart a process that has loaded libtorch.
     EXPECT_TRUE(testing::ends_soon(victim));
     const TimePoint begin = Clock::now();
     expect_survivors_say(tool, "PeerLost lost rank 1");

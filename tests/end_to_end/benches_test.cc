@@ -16,7 +16,7 @@
 namespace stretto {
 namespace {
 
-// `stretto bench` from outside: it starts its ranks, measures, checks and tells.
+// `stretto bench` as a user runs it: it starts its ranks, measures, checks and reports.
 
 using namespace testing;  // NOLINT: what tool.h gives to tests.
 
@@ -106,7 +106,7 @@ TEST(Bench, SharedMemoryThatIsAskedForMustBeThere) {
   }
 }
 
-// `stretto bench --explain` from outside, and the cache of links that it tells of.
+// `stretto bench --explain` as a user runs it, and the cache of links that it reports on.
 
 TEST(Explain, MeasuresTheLinksOnceAndThenRemembersThem) {
   const TemporaryFolder outside;
@@ -136,7 +136,7 @@ TEST(Explain, TellsProgramsAnObjectALine) {
   }
 }
 
-// Which way private buffers go, as it is asked for.
+// The output tells which way private buffers go with each value of STRETTO_SINGLE_COPY.
 TEST(Explain, TellsWhatIsCopiedOnce) {
   const Arguments explain = {"bench",        "--explain", "-n",      "2",
                              "--collective", "broadcast", "--bytes", "4M"};
@@ -146,7 +146,7 @@ TEST(Explain, TellsWhatIsCopiedOnce) {
   const std::string off = output_with("off");
   expect_contains(off, "staged_mapped; direct_mapped if registered\n");
   expect_lacks(off, "copied once");
-  // A child is to its parent what ranks are to each other.
+  // A child may reach its parent's memory if ranks may reach each other's.
   if (exit_code_in_child([] { return may_copy_from(::getppid()) ? 0 : 1; }) != 0) {
     GTEST_SKIP() << "the system does not let processes reach each other's memory";
   }
@@ -180,7 +180,7 @@ TEST(CompressionBench, TellsOfEachCodecWhatItTakesAndSends) {
   EXPECT_TRUE(codecs.contains("as they are") && codecs.contains("PowerSGD rank 4"));
 }
 
-// Of few bytes that come from many ranks it is latency that counts, of many their number.
+// For few bytes that come from many ranks, latency counts; for many bytes, their number counts.
 TEST(CompressionBench, ExplainsHowMessagesTravel) {
   const Ended ended = run({"bench", "--compression", "--explain", "-n", "4", "--transport", "tcp",
                            "--bytes", "8K,16M", "--json"});
@@ -189,7 +189,7 @@ TEST(CompressionBench, ExplainsHowMessagesTravel) {
   for (const auto& object : objects_of(ended.output)) {
     const double bytes = object.at("bytes"), message_bytes = object.at("message_bytes");
     const std::string exchange = object.at("exchange");
-    if (message_bytes == 0) {  // They have no fixed length.
+    if (message_bytes == 0) {  // Its messages have no fixed length.
       EXPECT_EQ(exchange.starts_with("gathered, and combined in steps after"), bytes > 10000)
           << object;
       continue;

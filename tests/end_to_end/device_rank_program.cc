@@ -1,10 +1,10 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// device_rank_program right: runs collectives on memory of devices and on that of the host, and
-// prints "right" on every rank, or what differs.
-// device_rank_program late: the kernel of rank 0 is late, rank 1 dies meanwhile. The others print
-// how their operation has failed, and rank 0 whether it was before the kernel had ended.
+// device_rank_program right: runs collectives on memory of devices and of the host, and prints
+// "right" on every rank, or what differs.
+// device_rank_program late: the kernel of rank 0 is late, and rank 1 dies meanwhile. The others
+// print how their operation has failed; rank 0 prints whether that was before its kernel had ended.
 
 #include <signal.h>
 
@@ -27,7 +27,7 @@ void hold_kernels(bool wanted) {
   Double::get().change([&](auto& control) { control.holds_kernels = wanted; });
 }
 
-// Whether it has ended, however, when that time is over.
+// Returns whether the work has ended, well or not, within `time`.
 bool has_ended_within(Work& work, Duration time) {
   try {
     work.wait_for(time);

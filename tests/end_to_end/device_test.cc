@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Processes that share memory of devices, which are doubles (tests/support/fake_nccl).
+// Processes share memory of devices; test doubles stand in for these (tests/support/fake_nccl).
 
 #include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"

@@ -17,9 +17,9 @@ namespace stretto::testing {
 namespace {
 
 const std::string kExample = std::string(STRETTO_BIN_DIR) + "/13_elastic";
-const std::string kSteps = "5000";  // Six seconds.
+const std::string kSteps = "5000";  // About six seconds of steps.
 
-// What all processes print at the end: weights, to the last bit, that depend on the number of
+// What all processes print at the end: weights that depend, to the last bit, on the number of
 // steps.
 std::string result_of(const std::string& output) {
   const std::regex pattern("after [0-9]+ steps the first weights are [-0-9.e ]+");
@@ -37,7 +37,7 @@ struct Start {
   pid_t pid = 0;
 };
 
-// The last one of that kind, once there are more than `before`.
+// The last start of that kind, once there are more than `before`.
 Start start_of(Tool& job, int rank, int size, std::size_t before = 0) {
   const std::regex pattern(
       fmt::format("rank {} of {} goes on at step ([0-9]+) \\(pid ([0-9]+)\\)", rank, size));
@@ -55,7 +55,7 @@ Start start_of(Tool& job, int rank, int size, std::size_t before = 0) {
   return has_come ? starts.back() : Start();
 }
 
-// What a process needs to get in, from a rank that has said "place HOST:PORT KEY".
+// The variables with which a process joins the job, from a rank's line "place HOST:PORT KEY".
 Variables place_in(const std::string& output) {
   std::smatch place;
   EXPECT_TRUE(std::regex_search(output, place, std::regex("place ([0-9.:]+) ([0-9a-f]+)")));
@@ -65,11 +65,11 @@ Variables place_in(const std::string& output) {
 TEST(Elastic, EveryRankMayDieAndComeBack) {
   Process alone({kExample, kSteps}, {});
   Tool job({"run", "-n", "3", "--restarts", "2", "--", kExample, kSteps});
-  // The first dies, which had the state for newcomers; then one that is new itself.
+  // First the rank dies that had the state for newcomers; then one that is new itself.
   const Start first = start_of(job, 0, 3);
   ASSERT_GT(first.pid, 0);
   (void)start_of(job, 2, 3);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // Some steps.
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // Lets some steps pass.
   ::kill(first.pid, SIGKILL);
   const Start newcomer = start_of(job, 2, 3, 1);
   ASSERT_GT(newcomer.pid, 0);
@@ -81,7 +81,7 @@ TEST(Elastic, EveryRankMayDieAndComeBack) {
   EXPECT_EQ(occurrences(ended.output, "after " + kSteps + " steps"), 3U);
   EXPECT_EQ(result_of(ended.output), result_of(end_of(alone).output));
   EXPECT_TRUE(std::regex_search(ended.errors, std::regex("meeting again: .*killed by SIGKILL")))
-      << ended.errors;  // The others knew how it had ended.
+      << ended.errors;  // The others have heard how it ended.
 }
 
 TEST(Elastic, GoesOnWithoutRestarts) {
@@ -94,7 +94,7 @@ TEST(Elastic, GoesOnWithoutRestarts) {
   EXPECT_EQ(occurrences(ended.output, "after 2000 steps"), 2U) << ended.errors;
 }
 
-// It would do all steps once more, alone.
+// Otherwise it would do all steps once more, alone.
 TEST(Elastic, WhoIsStartedAgainAfterTheEndDoesNothing) {
   const std::string dies_at_its_end =
       "[ $STRETTO_RANK != 1 ] || [ -n \"$STRETTO_RESTART_COUNT\" ] || kill -9 $$";

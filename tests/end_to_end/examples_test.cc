@@ -14,8 +14,7 @@
 #include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"
 
-// The programs of examples/ do what they say, with several numbers of processes, and the guide
-// shows nothing but parts of them.
+// The programs of examples/ do what they say, with several numbers of processes.
 namespace stretto::testing {
 namespace {
 
@@ -33,7 +32,7 @@ class Examples : public ::testing::Test {
     EXPECT_EQ(ended.status, 0) << example << ": " << ended.output << ended.errors;
     return ended.output + ended.errors;
   }
-  // The numbers behind `word` in `text`.
+  // The numbers after `word` in `text`.
   static std::vector<double> numbers(const std::string& text, const std::string& word) {
     std::vector<double> result;
     const std::regex pattern(word + " ([0-9.]+)");
@@ -93,7 +92,7 @@ TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
   expect_lacks(text, "another one");
   expect_contains(text, "1 trained to the end");
   expect_contains(text, "after generation 2 all steps are done");
-  // Perfetto takes events that overlap on a track for calls of each other.
+  // Perfetto takes events that overlap on a track for nested calls.
   const auto timeline = nlohmann::json::parse(read_file(folder_ / "timeline.json"));
   std::map<std::pair<int, int>, double> free_at;  // By rank and track, in microseconds.
   for (const auto& event : timeline.at("traceEvents")) {
@@ -103,7 +102,7 @@ TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
     free = event.at("ts").get<double>() + event.at("dur").get<double>();
   }
   EXPECT_GE(free_at.size(), 6u) << "forward, backward and buckets of two ranks";
-  // The elastic job has left a file, and the next one has nothing more to do.
+  // The elastic job has left a file, so that the next one has nothing more to do.
   const auto weights = numbers(text, "all steps are done: weights");
   ASSERT_EQ(weights.size(), 1u) << text;
   const std::string again = run("08_resume_and_unfreeze", 2, {folder_.path()});
@@ -131,7 +130,7 @@ TEST_F(Examples, EveryWayToStepLearnsAndEndsWithOneModel) {
     ASSERT_EQ(sums.size(), 2u) << text;
     EXPECT_EQ(sums[0], sums[1]) << way;
     EXPECT_LT(losses[0], 0.1) << way;
-    // These change nothing but when, and where, a parameter is stepped.
+    // These two change only when, and where, a parameter is stepped.
     if (way == "in-backward" || way == "sharded") {
       EXPECT_EQ(sums, numbers(after, "sum")) << way;
     }

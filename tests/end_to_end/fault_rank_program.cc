@@ -1,12 +1,12 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A rank of a job to which something will be done:
+// A rank of a job that a test will harm:
 //   fault_rank_program MODE [elements [seconds that an operation may take [END]]]
-// MODE: private or registered buffers, barrier, or idle, where five seconds go by between barriers.
-// Prints "ready PID" when it has done a few operations, goes on until one fails, and then prints
-// "failed TYPE: text" and ends with status 3. With END, rank 1 ends ten operations after that: with
-// that exit code, or by a crash if it is "SEGV".
+// MODE: private or registered buffers, barrier, or idle: five seconds pass between barriers. Prints
+// "ready PID" after a few operations, goes on until one fails, and then prints "failed TYPE: text"
+// and ends with status 3. With END, rank 1 ends ten operations later: with that exit code, or by a
+// crash if it is "SEGV".
 
 #include <signal.h>
 #include <unistd.h>

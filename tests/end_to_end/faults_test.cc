@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What becomes of a job when something is done to one of its ranks.
+// What happens to a job when something is done to one of its ranks.
 
 #include <chrono>
 #include <sstream>
@@ -34,7 +34,7 @@ class Job {
   pid_t pid(int rank) const { return pids_[rank]; }
   Tool& tool() { return tool_; }
 
-  // Every rank but `victim` says, within `limit`, that it lost it.
+  // Every rank but `victim` says, within `limit`, that it has lost `victim`.
   void expect_all_name(int victim, std::chrono::milliseconds limit) {
     const TimePoint begin = Clock::now();
     for (int r = 0; r < ranks_; ++r) {
@@ -78,7 +78,7 @@ TEST_P(Faults, AKilledRankIsNamedByAllOthersWithinASecond) {
   Job job(4, setting.mode, setting.elements, setting.variables);
   ::kill(job.pid(2), SIGKILL);
   job.expect_all_name(2, std::chrono::seconds(1));
-  // The launcher says who failed first, and how, and leaves nobody behind.
+  // The launcher says which rank failed first, and how, and leaves no process behind.
   EXPECT_EQ(job.tool().status(), 128 + SIGKILL);
   const std::string report = job.tool().errors().finish();
   expect_contains(report, "rank 2");
@@ -147,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(FaultsLeaveNothing, NoSharedMemoryFileOutlivesAKilledJob) {
   Job job(3, "registered", "100000", {});
-  // Nothing is given a name to begin with. Other programs make files there at the same time.
+  // No file has a name to begin with. The test looks at mappings, as other programs make files
+  // there.
   for (int r = 0; r < 3; ++r) {
     const std::string mapped = read_file(fmt::format("/proc/{}/maps", job.pid(r)));
     expect_contains(mapped, "/memfd:stretto ");
@@ -159,7 +160,7 @@ TEST(FaultsLeaveNothing, NoSharedMemoryFileOutlivesAKilledJob) {
 }
 
 TEST(FaultsJoin, AWrongJobKeyIsRefusedInASentenceAndTheJobIsUnharmed) {
-  // Comes as a rank that is there already, to a job whose key it does not know.
+  // The stranger comes as a rank that is there already, to a job whose key it does not know.
   const std::string script = fmt::format("echo at $STRETTO_RENDEZVOUS; exec {} barrier", kProgram);
   Tool tool(Arguments{"run", "-n", "2", "--", "sh", "-c", script});
   EXPECT_TRUE(tool.output().wait_for("[0] ready"));

@@ -5,7 +5,8 @@
 //   fork_rank_program works    Each has a child that sleeps; goes on until an operation fails.
 //   fork_rank_program leaves   The last has such a child, and leaves while the others wait for it.
 //   fork_rank_program misuses  Each has a child that uses the communicator, and destroys it.
-// Prints "ready PID" when the children are there, then "right", or "failed" and why.
+// With "works" it prints "ready PID" when the children are there. In the end it prints "right", or
+// "failed" and why.
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -34,7 +35,7 @@ void print(const std::string& line) {
   std::fflush(stdout);
 }
 
-// A copy of the rank with all that it has, but for what it prints to, which tests wait to end.
+// Forks a copy of the rank with all that it has but its output: tests wait until that is closed.
 pid_t fork_sleeper() {
   const pid_t child = ::fork();
   if (child != 0) return child;
@@ -59,7 +60,7 @@ void leave() {
   const pid_t child = fork_sleeper();
   comm.reset();
   print("right");
-  // The others have to be told though neither this process nor its child ends.
+  // The others must be told although neither this process nor its child ends.
   std::this_thread::sleep_for(5s);
   ::kill(child, SIGKILL);
 }
@@ -88,7 +89,7 @@ void misuse() {
       throw 1;
     } catch (int) {
     }
-    return;  // Destroys what it has.
+    return;  // Destroys the child's copies of all objects.
   }
   int status = -1;
   ::waitpid(child, &status, 0);

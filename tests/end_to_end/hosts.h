@@ -15,8 +15,8 @@
 
 namespace stretto::testing {
 
-// Hosts and the switch between them, played by network namespaces: shared memory inside a host, tcp
-// between two. Needs root and iproute2.
+// Network namespaces play hosts and the switch between them: ranks use shared memory inside a host,
+// and TCP between two. Needs root and iproute2.
 class Hosts {
  public:
   explicit Hosts(int count) {
@@ -40,15 +40,15 @@ class Hosts {
 
   bool made() const { return made_; }
   static std::string address(int host) { return fmt::format("10.77.0.{}", host + 1); }
-  // What goes before a program that runs on a host.
+  // The command that runs a program on a host; the program follows it.
   Arguments on(int host) const { return {"ip", "netns", "exec", name(host)}; }
 
-  // The switch loses what comes from and goes to a host; the host sees its link up.
+  // The switch drops all packets from and to a host; the host sees its link up.
   bool silence(int host) { return ip("-n {0} link set to{2} nomaster", host); }
   bool heal(int host) { return ip("-n {0} link set to{2} master br0", host); }
   // The host sees its own link go down.
   bool unplug(int host) { return ip("-n {1} link set eth down", host); }
-  // What one host sends to another is lost; the other direction is not.
+  // Packets from one host to another are lost, but not those of the other direction.
   bool drop(int from, int to) {
     return shell(
         fmt::format("ip -n {} neigh replace {} lladdr 02:00:00:00:00:99 dev eth nud permanent",
@@ -58,7 +58,7 @@ class Hosts {
  private:
   static bool shell(const std::string& command) { return std::system(command.c_str()) == 0; }
   const std::string& name(int host) const { return names_[static_cast<std::size_t>(host)]; }
-  // {0}: the switch; {1}, {2}, {3}: name, number and address of the host.
+  // In `arguments`, {0} is the switch; {1}, {2}, {3} are the host's name, number and address.
   bool ip(const std::string& arguments, int host = 0) const {
     return shell("ip " +
                  fmt::format(fmt::runtime(arguments), switch_,

@@ -1,10 +1,10 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Joins a job, adds up the ranks with the others, says "rank 1 of 4: sum 6". Under a system that
-// refuses threads, or unnamed files in memory, where TEST_FORBID says so; with room for as many
-// more descriptors as TEST_DESCRIPTORS says; within TEST_JOIN_SECONDS; by no shared memory where
-// TEST_NO_SHARED_MEMORY is set.
+// Joins a job, adds up the ranks with the others, and prints "rank 1 of 4: sum 6". Variables change
+// how it joins: TEST_FORBID has the system refuse "threads" or, with "memfd", unnamed files in
+// memory; TEST_DESCRIPTORS is how many more descriptors there may be; TEST_JOIN_SECONDS is the
+// limit for joining; with TEST_NO_SHARED_MEMORY it uses no shared memory.
 
 #include <cerrno>
 #include <chrono>
@@ -33,7 +33,7 @@ int main() {
          .disable_shared_memory = std::getenv("TEST_NO_SHARED_MEMORY") != nullptr});
     float sum[1] = {static_cast<float>(comm->rank().value())};
     comm->all_reduce(std::span<float>(sum)).wait();
-    // One write: the lines of several ranks must not run into each other.
+    // Written at once, so that the lines of several ranks do not run into each other.
     char line[64];
     const int bytes = std::snprintf(line, sizeof(line), "rank %d of %d: sum %.0f\n",
                                     comm->rank().value(), comm->size(), sum[0]);

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Every way to start a job that can be tried on one machine, with real processes and launchers.
+// Every way to start a job that one machine can try, with real processes and launchers.
 
 #include <fmt/format.h>
 
@@ -41,7 +41,7 @@ void expect_joined(const std::string& output, int size) {
   }
 }
 
-// Starts each rank by itself, the last first, with variables of its own.
+// Starts each rank by itself, the last one first, with its own variables.
 std::vector<Ended> start_ranks(int size, const std::function<Variables(int rank)>& variables) {
   std::vector<std::unique_ptr<Process>> ranks;
   for (int rank = size - 1; rank >= 0; --rank) {
@@ -68,7 +68,7 @@ void expect_ranks_join(int size, const std::function<Variables(int rank)>& varia
 
 using Change = std::function<void(int rank, Variables& variables)>;
 
-// What stretto's own variables say, with a change.
+// Stretto's own variables for each rank, with a change.
 std::function<Variables(int rank)> at(
     const std::string& place, int size, const Change& change = [](int, Variables&) {}) {
   return [=](int rank) {
@@ -104,7 +104,7 @@ TEST_F(Join, ByTheVariablesOfPyTorch) {
 }
 
 TEST_F(Join, BySlurmsVariables) {
-  // So that jobs of this test that run at the same time take different ports.
+  // Gives jobs of this test that run at the same time different ports.
   const std::string job = std::to_string(::getpid());
   expect_ranks_join(2, [&](int rank) {
     return Variables{{"SLURM_PROCID", std::to_string(rank)},
@@ -115,7 +115,7 @@ TEST_F(Join, BySlurmsVariables) {
   });
 }
 
-// All variables that there are, with values that are of no consequence for a job on this host.
+// All variables that there are, with values that make no difference to a job on this host.
 Variables variables_of_all_kinds() {
   return {{"STRETTO_ALGORITHM", "recursive_doubling"},
           {"STRETTO_BACKEND", "stretto"},
@@ -153,7 +153,7 @@ TEST_F(Join, PrintsEachValueWithItsSource) {
                                  }));
   EXPECT_EQ(ended[1].status, 0) << ended[1].errors;
   for (const std::string_view variable : job::variables()) {
-    if (variable == "STRETTO_RESTART_COUNT") continue;  // Who has it cannot join.
+    if (variable == "STRETTO_RESTART_COUNT") continue;  // A rank that has it cannot join.
     const auto set = others.find(std::string(variable));
     const std::string value = variable == "STRETTO_RANK"         ? "1"
                               : variable == "STRETTO_SIZE"       ? "2"
@@ -180,14 +180,14 @@ TEST_F(Join, PrintsWhatHoldsByDefault) {
                   "warnings after seconds 60, progress thread automatic, memory check on, single "
                   "copy automatic, proofs automatic, algorithm as measured\n");
   expect_contains(ended[1].errors, "join_timeout in seconds 20 from option join_timeout\n");
-  // And by which networks ranks reach each other.
+  // It also tells by which networks ranks reach each other.
   expect_contains(ended[0].errors,
                   "other ranks reach this one at 127.0.0.1 (lo): from it leads its route to the "
                   "store\n");
   expect_contains(ended[1].errors, "): tcp from 127.0.0.1 (lo) to 127.0.0.1\n");
 }
 
-// What each of the other ranks says of the one that fails.
+// Each rank must say `sentence`, and none may say that a rank never came.
 void expect_all_told(const std::vector<Ended>& ranks, const std::string& sentence) {
   for (const Ended& ended : ranks) {
     EXPECT_EQ(ended.status, 1);
@@ -233,7 +233,7 @@ TEST_F(Join, TheDeathOfOneRankIsToldToAll) {
 }
 
 TEST_F(Join, WithoutThreadsIsASentenceOnAllRanks) {
-  // Rank 0 needs one to accept the other, rank 1 one for its engine.
+  // Rank 0 needs a thread to accept the other rank, rank 1 needs one for its engine.
   for (const auto& [barred, place] :
        {std::pair(0, "file://" + (folder_ / "job")), std::pair(1, tcp_place())}) {
     const auto forbid = [barred = barred](int rank, Variables& variables) {
@@ -295,7 +295,7 @@ TEST_F(Join, EncryptedByAllOrNotAtAll) {
                                    if (rank == 1) variables["STRETTO_ENCRYPTION"] = "off";
                                  }));
   expect_all_told(ended, "STRETTO_ENCRYPTION must be the same on all ranks");
-  // Either end may be the first to find out.
+  // Either end may find out first.
   expect_contains(ended[0].errors, "offers to be connected by");
 }
 
@@ -304,7 +304,7 @@ TEST_F(Join, UnderTorchrun) {
   const std::string torchrun = std::filesystem::exists(usual) ? usual : on_path("torchrun");
   if (torchrun.empty()) GTEST_SKIP() << "torchrun is neither in build/venv nor on PATH";
   const Arguments command{torchrun, "--no-python", "--nproc-per-node", "2"};
-  // With its agent's store, and with none: then the ranks are by themselves.
+  // Ranks use the store of torchrun's agent or, without it, meet by themselves.
   for (const char* shares : {"0", "1"}) {
     Process job(command + Arguments{"--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
                                     "--rdzv-id", "join_test", kRank},

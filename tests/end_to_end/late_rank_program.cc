@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A rank of a job in which rank 1 is late for every operation, by 50 ms of its own work. Prints
-// "ready PID" and goes on until it is killed.
+// A rank of a job in which rank 1 comes to every operation 50 ms late, after work of its own.
+// Prints "ready PID" and goes on until it is killed.
 
 #include <unistd.h>
 

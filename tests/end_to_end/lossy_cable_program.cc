@@ -3,10 +3,10 @@
 
 // A long and bad cable between two network namespaces:
 //   lossy_cable_program NAMESPACE NAMESPACE DELAY_MS LOSS_PERMILLE [CONNECTION_BITS_PER_SECOND]
-// gives the first the address 10.78.0.1 and the second 10.78.0.2, says "up", and passes packets on
-// until it is killed. With the last argument each connection has at most that rate in either
-// direction, as in clouds that limit them. Kernels have netem and fq for this, where they were not
-// left out.
+// gives the first namespace the address 10.78.0.1 and the second 10.78.0.2, prints "up", and passes
+// packets on until it is killed. With the last argument each connection has at most that rate in
+// either direction, as in clouds that limit it. Kernels have netem and fq for this, but some are
+// built without them.
 
 #include <fcntl.h>
 #include <linux/if.h>
@@ -39,13 +39,13 @@ namespace {
 using stretto::FileDescriptor;
 
 using Bytes = std::vector<char>;
-using Queue = std::multimap<stretto::TimePoint, Bytes>;  // By the time at which they arrive.
+using Queue = std::multimap<stretto::TimePoint, Bytes>;  // By time of arrival.
 
-// What a connection may have on its way beyond what its rate lets through, as a policer's burst.
+// A connection's packets wait at most this long for its rate; more are lost, as by a policer.
 constexpr stretto::Duration kLongestWait = std::chrono::milliseconds(50);
 
-// Both ports of a packet of TCP over IPv4, whose addresses are those of the cable's ends; of
-// another packet whatever lies there, or nothing.
+// Both ports of a packet of TCP over IPv4, as one number: the addresses are always the cable's
+// ends. For other packets, the bytes at that place, or 0.
 std::uint32_t connection_of(const Bytes& packet) {
   const std::size_t header_bytes = packet.empty() ? 0 : 4 * (packet[0] & 0xfU);
   std::uint32_t ports = 0;
@@ -71,7 +71,7 @@ class Direction {
     if (connection_rate_ > 0) {
       stretto::TimePoint& free = free_[connection_of(packet)];
       free = std::max(free, now);
-      if (free - now > kLongestWait) return;  // As a queue that is full.
+      if (free - now > kLongestWait) return;  // As a full queue does.
       free += std::chrono::duration_cast<stretto::Duration>(std::chrono::duration<double>(
           8.0 * static_cast<double>(packet.size()) / connection_rate_));
       leaves = free;
@@ -82,7 +82,7 @@ class Direction {
   void deliver(int device, stretto::TimePoint now) {
     for (; !queue_.empty() && queue_.begin()->first <= now; queue_.erase(queue_.begin())) {
       const Bytes& packet = queue_.begin()->second;
-      // What does not go in is lost, as on other cables.
+      // If the write fails the packet is lost, as on other cables.
       (void)!::write(device, packet.data(), packet.size());
     }
   }
@@ -92,7 +92,7 @@ class Direction {
  private:
   const stretto::Duration delay_;
   const std::uint64_t loss_permille_;
-  const double connection_rate_;  // Bits per second; 0: of no limit.
+  const double connection_rate_;  // Bits per second; 0: no limit.
   stretto::Random random_;
   Queue queue_;
   std::map<std::uint32_t, stretto::TimePoint> free_;  // When a connection's next packet may leave.
@@ -103,7 +103,7 @@ int check(int result, const std::string& what) {
   return result;
 }
 
-// A packet device in a namespace; this process stays in the namespace.
+// Opens a packet device in a namespace; this process stays in that namespace.
 FileDescriptor open_device(const std::string& space, int end) {
   const FileDescriptor place(::open(("/var/run/netns/" + space).c_str(), O_RDONLY | O_CLOEXEC));
   check(::setns(place.get(), CLONE_NEWNET), "entering " + space);
@@ -119,7 +119,7 @@ FileDescriptor open_device(const std::string& space, int end) {
   return device;
 }
 
-// Until the next packet is due; at most a second.
+// The time until the next packet is due; at most a second.
 timespec until_next(const std::array<Direction, 2>& directions) {
   stretto::Duration wait = std::chrono::seconds(1);
   for (const Direction& direction : directions) {
@@ -139,7 +139,7 @@ void run(std::span<char*> arguments) {
   const double connection_rate = arguments.size() > 5 ? std::stod(arguments[5]) : 0;
   std::puts("up");
   std::fflush(stdout);
-  // By the end at which packets arrive.
+  // Indexed by the end at which packets arrive.
   std::array<Direction, 2> directions{Direction(delay, loss_permille, connection_rate, 1),
                                       Direction(delay, loss_permille, connection_rate, 2)};
   std::array<char, 65536> buffer;

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What becomes of a job when the network between its hosts, or one of the hosts, is no more; and
-// when it only looks like that.
+// What happens to a job when the network between its hosts, or one of the hosts, is gone; and when
+// it only seems to be gone.
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -37,7 +37,7 @@ using testing::Variables;
 constexpr Duration kNoticed = std::chrono::seconds(15);
 const Variables kTwoSeconds = {{"STRETTO_NETWORK_TIMEOUT", "2"}};
 
-// What a rank has said last, beyond that it is ready.
+// The first line of a rank other than "ready".
 std::string result_of(const std::string& output) {
   std::istringstream lines(output);
   for (std::string line; std::getline(lines, line);) {
@@ -46,13 +46,13 @@ std::string result_of(const std::string& output) {
   return {};
 }
 
-// A rank of a job on each host of `placement`.
+// Runs the ranks of a job, each on its host of `placement`.
 class Network : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!Hosts(1).made()) GTEST_SKIP() << "cannot make network namespaces (needs root, iproute2)";
   }
-  // What throws ends the test, from inside of a function, too.
+  // Exceptions are used because they also end a test from inside a function.
   void make(int hosts) {
     hosts_.emplace(hosts);
     if (!hosts_->made()) throw std::runtime_error("cannot make network namespaces");
@@ -69,7 +69,7 @@ class Network : public ::testing::Test {
       if (!each->output().wait_for("ready ")) throw std::runtime_error(each->errors().so_far());
     }
   }
-  // The next rank; the first one is on host 0.
+  // Starts the next rank; the first one is on host 0.
   void launch(int host, std::size_t size, const Arguments& program, Variables variables) {
     variables.insert({{"RANK", std::to_string(ranks_.size())},
                       {"WORLD_SIZE", std::to_string(size)},
@@ -83,8 +83,8 @@ class Network : public ::testing::Test {
   }
   Process& rank(int number) { return *ranks_[number]; }
 
-  // The rank says, soon, that it has lost one of `lost`, and why. Where it has not noticed by
-  // itself, another rank's words are in it.
+  // Soon the rank must say that it has lost one of `lost`, and why. If it has not noticed that by
+  // itself, its message holds another rank's words.
   void expect_lost(int number, const std::vector<int>& lost) {
     std::string result;
     const auto has_said = [&] {
@@ -107,7 +107,7 @@ class Network : public ::testing::Test {
       EXPECT_TRUE(testing::runs(ranks_[r]->pid())) << "rank " << r;
     }
   }
-  // Lets ranks of pause_rank_program end; returns the longest round of any.
+  // Ends the ranks of pause_rank_program; returns the longest round of any rank.
   milliseconds longest_round() {
     ::kill(rank(0).pid(), SIGUSR1);
     long longest = 0;
@@ -121,11 +121,11 @@ class Network : public ::testing::Test {
   }
 
   std::optional<Hosts> hosts_;
-  std::optional<std::string> address_;  // Of rank 0, where the switch is not used.
+  std::optional<std::string> address_;  // Rank 0's, if the switch is not used.
   RankVector<std::unique_ptr<Process>> ranks_;
 };
 
-// Whether the kernel holds something that a rank has written and its peer has not taken.
+// Whether the kernel holds bytes that a rank has written and its peer has not taken.
 bool has_unsent(pid_t pid) {
   std::ifstream table(fmt::format("/proc/{}/net/tcp", pid));
   std::string line;
@@ -155,12 +155,13 @@ TEST_F(Network, ACableThatIsPulledIsNoticedWithLargeMessagesUnderWay) {
   expect_lost(2, {0, 1});
 }
 
-// Nor one that leaves because it has been told, with messages that the other host never takes.
+// A rank that leaves because it was told is not held up either, though a host never takes its
+// messages.
 TEST_F(Network, AHostThatVanishesHoldsNobodyUpOverUcx) {
   if (!testing::has_ucx()) GTEST_SKIP() << "no UCX: CMake found none";
   make(2);
   Variables variables{{"STRETTO_TRANSPORT", "ucx"},
-                      {"STRETTO_ALGORITHM", "direct"},  // All send to all.
+                      {"STRETTO_ALGORITHM", "direct"},  // All ranks send to all.
                       {"UCX_TLS", "tcp"},
                       {"UCX_NET_DEVICES", "eth"}};
   for (const auto& [host, limit] : {std::pair(0, "2"), std::pair(0, "4"), std::pair(1, "2")}) {
@@ -175,7 +176,7 @@ TEST_F(Network, AHostThatVanishesHoldsNobodyUpOverUcx) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(8));
 }
 
-// What a process has said last may still be on its way when it has ended.
+// The last messages of another host's process may still be on their way when it has ended.
 TEST_F(Network, ProcessesOfAnotherHostAreNotWatched) {
   start(2, {0, 0, 1, 1}, {"fault_rank_program", "idle"}, {});
   int watched = 0;
@@ -187,7 +188,7 @@ TEST_F(Network, ProcessesOfAnotherHostAreNotWatched) {
   EXPECT_EQ(watched, 1) << "rank 1 is on the same host";
 }
 
-// Copies of the connections that a process has by TCP over IPv4.
+// Copies of a process's TCP connections over IPv4.
 std::vector<FileDescriptor> connections_of(pid_t pid) {
   std::vector<FileDescriptor> connections;
   const FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -202,7 +203,7 @@ std::vector<FileDescriptor> connections_of(pid_t pid) {
   return connections;
 }
 
-// The port is what a firewall lets through.
+// All connections use the one port of STRETTO_PORTS, as if a firewall let only that through.
 TEST_F(Network, ConnectionsAreAsTheVariablesSay) {
   start(2, {0, 0, 1, 1}, {"fault_rank_program", "idle"},
         {{"STRETTO_PORTS", "29701"}, {"STRETTO_CONGESTION_CONTROL", "reno"}});
@@ -224,12 +225,13 @@ TEST_F(Network, ConnectionsAreAsTheVariablesSay) {
 TEST_F(Network, ItIsNoticedWhileTheProgramComputes) {
   start(2, {0, 1}, {"fault_rank_program", "idle"}, kTwoSeconds);
   ASSERT_TRUE(hosts_->silence(1));
-  // Longer than it may take, so that it is the operation after it which fails, and at once.
+  // The pause is longer than noticing may take: so the operation after it fails, and at once.
   expect_lost(0, {1});
   expect_lost(1, {0});
 }
 
-// Whose packets are lost notices it first here, or it would mostly hear that it has been given up.
+// The sender of lost packets has the shorter limit: otherwise it would mostly hear that it was
+// given up.
 TEST_F(Network, PacketsThatAreLostOneWayAreNoticedByBothEnds) {
   for (const char* mode : {"private", "idle"}) {
     for (const int from : {0, 1}) {
@@ -283,7 +285,7 @@ TEST_F(Network, TenSecondsAreTheLimitUnlessSomebodySaysOtherwise) {
   EXPECT_TRUE(testing::runs(rank(1).pid()));
 }
 
-// A rank that gives another one up resets their connection: else that one would wait for it.
+// A rank that gives another up resets their connection; otherwise the other would wait for it.
 TEST_F(Network, WhoIsGivenUpHearsOfItWhenTheNetworkIsBack) {
   make(2);
   launch(0, 2, {"fault_rank_program", "idle"}, kTwoSeconds);
@@ -296,8 +298,8 @@ TEST_F(Network, WhoIsGivenUpHearsOfItWhenTheNetworkIsBack) {
   EXPECT_TRUE(rank(1).output().wait_for("lost rank 0 (tcp, ")) << rank(1).output().so_far();
 }
 
-// As a virtual machine that is paused: neither its programs nor its kernel answer. Others cannot
-// tell it from one that has vanished; itself it can.
+// The host is like a paused virtual machine: neither its programs nor its kernel answer. Others
+// cannot tell it from a host that has vanished, but its own rank can.
 TEST_F(Network, AHostThatWasPausedSaysSoWhenItGoesOn) {
   for (const char* mode : {"barrier", "private", "idle"}) {
     SCOPED_TRACE(mode);
@@ -339,8 +341,8 @@ TEST_F(Network, ALongCableThatLosesPacketsIsNotTakenForDead) {
   longest_round();
 }
 
-// Stops rank 1 while rank 0 floods it: not between two floods, nor so near the end of one that rank
-// 1's kernel has room for what is left of it.
+// Stops rank 1 while rank 0 floods it. The stop must not come between two floods, nor so near the
+// end of one that rank 1's kernel has room for the rest.
 void stop_in_flood(pid_t sender, pid_t receiver) {
   for (int attempt = 0; attempt < 20; ++attempt) {
     ::kill(receiver, SIGSTOP);
@@ -356,7 +358,7 @@ void stop_in_flood(pid_t sender, pid_t receiver) {
   FAIL() << "rank 0 has never been found sending";
 }
 
-// Its kernel acknowledges what comes, and then says that there is no more room.
+// Its kernel acknowledges what comes, and later says that there is no more room.
 TEST_F(Network, ARankThatIsStoppedForLongerThanTheLimitIsNotLost) {
   start(2, {0, 1}, {"pause_rank_program", "flood"}, kTwoSeconds);
   stop_in_flood(rank(0).pid(), rank(1).pid());

@@ -1,12 +1,13 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A rank of a job in which a rank will be stopped for a while: runs checked collectives, prints
-// "ready PID" after the first few, and goes on until rank 0 gets SIGUSR1. Then all print
-// "right MS ROUNDS", the longest time that a round has taken and how many there were; or "wrong"
-// and why, with status 1. As `pause_rank_program flood` it sends, from rank 0 to rank 1, more small
-// messages than sockets hold before any is received. As `pause_rank_program signals` its handler is
-// called thousands of times a second, from before it joins until it has run a hundred rounds.
+// A rank of a job in which a rank will be stopped for a while. It runs checked collectives, prints
+// "ready PID" after the first few, and goes on until rank 0 gets SIGUSR1. Then all ranks print
+// "right MS ROUNDS", the longest time that a round has taken and the number of rounds; or "wrong"
+// and why, with status 1. As `pause_rank_program flood`, rank 0 sends rank 1 more small messages
+// than sockets hold before rank 1 receives any. As `pause_rank_program signals`, a signal handler
+// is called thousands of times a second, from before the rank joins until it has run a hundred
+// rounds.
 
 #include <signal.h>
 #include <sys/time.h>
@@ -70,7 +71,7 @@ class Worker {
     }
   }
 
-  // Whether it is time to end, as rank 0 sees it.
+  // All ranks learn whether rank 0 wants to end.
   bool agree(bool end) {
     std::int32_t agreed = end ? 1 : 0;
     comm_.broadcast(std::span(&agreed, 1)).wait();
@@ -79,7 +80,7 @@ class Worker {
 
  private:
   std::size_t rank() const { return static_cast<std::size_t>(comm_.rank()); }
-  // Small whole numbers: every sum is exact.
+  // Whole numbers this small have exact sums.
   float value(std::size_t rank, std::size_t i) const {
     return static_cast<float>((rank + 1) * (round_ % 64) + i % 16);
   }
@@ -103,7 +104,7 @@ class Worker {
 
 volatile sig_atomic_t told_to_end = 0;
 
-// As profilers do. Calls are not started anew after a signal.
+// Signals come as from a profiler. Without SA_RESTART, they also interrupt system calls.
 void keep_interrupting() {
   struct sigaction action {};
   action.sa_handler = [](int) {};

@@ -10,7 +10,7 @@
 
 namespace stretto::testing {
 
-// What main() of a rank returns: 0, or 1 after "wrong" and why on a line.
+// The exit status of a rank's main(): 0, or 1 after a line with "wrong" and why.
 template <class Work>
 int run_or_explain(const Work& work) {
   try {
@@ -22,7 +22,7 @@ int run_or_explain(const Work& work) {
   return 0;
 }
 
-// The name of the class of what a call has thrown.
+// The name of the class of an exception.
 inline const char* type_of(const std::exception& error) {
   if (dynamic_cast<const InvalidArgument*>(&error) != nullptr) return "InvalidArgument";
   if (dynamic_cast<const PeerLost*>(&error) != nullptr) return "PeerLost";

@@ -14,7 +14,8 @@
 namespace stretto {
 namespace {
 
-// The values of every collective between real processes, over shared memory and over sockets.
+// Every collective gives the right values between real processes, over shared memory and over
+// sockets.
 
 using testing::Arguments;
 using testing::Ended;
@@ -110,7 +111,7 @@ class MpiPlane : public ::testing::Test {
   }
 
   static constexpr const char* kValues = STRETTO_BIN_DIR "/values_rank_program";
-  // What a rank says last. An mpirun may put lines of two ranks together.
+  // The last word of each rank. No line end follows: an mpirun may put lines of two ranks together.
   static constexpr const char* kRight = "right";
   const std::string kPlugin = testing::mpi_file(STRETTO_BIN_DIR, "libstretto_mpi.so");
   const TemporaryFolder folder_;
@@ -123,7 +124,8 @@ TEST_F(MpiPlane, GivesTheValuesOfTheOracle) {
   expect_contains(ended.errors, "messages are moved by");
 }
 
-// Nobody waits for it in MPI. All end in good order, or mpirun would end those that are left.
+// In MPI nobody waits for that rank. All ranks exit with 0, or mpirun would end those that are
+// left.
 TEST_F(MpiPlane, ARankThatCannotBeConnectedEndsTheJoinOfAll) {
   const std::string script =
       "test ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 1 && export "
@@ -136,7 +138,7 @@ TEST_F(MpiPlane, ARankThatCannotBeConnectedEndsTheJoinOfAll) {
   expect_contains(ended.errors, "STRETTO_CONGESTION_CONTROL=nonsense: ");
 }
 
-// Which has mpirun start them.
+// `stretto run` has mpirun start the ranks.
 TEST_F(MpiPlane, MovesMessagesOfRanksThatStrettoRunHasStarted) {
   const Ended ended = testing::run(
       {"run", "-n", "2", "--transport", "mpi", "--", STRETTO_BIN_DIR "/values_rank_program"},
@@ -159,7 +161,7 @@ TEST_F(MpiPlane, AFailureUnderStrettoRunIsThatOfMpirun) {
   expect_contains(refused.errors, "--host-index is not for --transport mpi");
 }
 
-// MPI's own collectives: alone, and beside its messages.
+// MPI runs the collectives: alone, and when it also moves the messages.
 TEST_F(MpiPlane, RunsCollectivesThatGiveTheValuesOfTheOracle) {
   for (const char* transport : {"auto", "mpi"}) {
     const Ended ended =

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// How a job of `stretto run` ends, and that nothing of it is left then.
+// How a job of `stretto run` ends, and that nothing of it is left afterwards.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -34,13 +34,13 @@ using testing::Ended;
 using testing::shell;
 using testing::Tool;
 
-// The processes that have inherited this variable; zombies have no environment any more.
+// The processes that have inherited `variable`. Zombies are left out: they have no environment.
 std::vector<pid_t> processes_with(const std::string& variable) {
   std::vector<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const pid_t pid = std::atoi(entry.path().filename().c_str());
     if (pid <= 0) continue;
-    // It may end meanwhile; reading fails then.
+    // If the process ends meanwhile, reading fails.
     const std::string text = read_file(entry.path() / "environ");
     if (text.find(variable) != std::string::npos) found.push_back(pid);
   }
@@ -51,14 +51,14 @@ bool all_end_soon(const std::string& variable) {
   return comes_true([&] { return processes_with(variable).empty(); });
 }
 
-// A rank with children in its group, in a session of their own, and without a parent.
+// Children of a rank: in its process group, in a session of their own, and without a parent.
 constexpr const char* kFamily =
     "sleep 300 & setsid sleep 300 & (setsid sh -c 'sleep 300 & setsid sleep 300' &); ";
 
 TEST(RunEnd, AKilledLauncherLeavesNothingAtWhicheverMoment) {
   const std::string script = std::string(kFamily) + "echo ready; wait";
   std::mt19937 random(7);
-  // Up to a little longer than a start takes, which is how long it took the last time.
+  // Kills come at most a little later than the ranks were ready the last time.
   Duration longest{};
   for (int kill = 0; kill < 60; ++kill) {
     const std::string value = fmt::format("{}-{}", ::getpid(), kill);
@@ -94,7 +94,7 @@ TEST(RunEnd, WhatARankLeavesBehindIsReapedWhileTheJobGoesOn) {
       "left=$(ps -o comm= --ppid $PPID | grep -c sleep); done; echo $left";
   const Ended ended = testing::run(shell(1, script));
   EXPECT_EQ(ended.output, "[0] 0\n");
-  EXPECT_EQ(ended.errors, "");  // As where there is no ps.
+  EXPECT_EQ(ended.errors, "");  // Without ps there would be an error.
 }
 
 TEST(RunEnd, WhatARankLeavesBehindIsReapedAlthoughMoreEndsAllTheTime) {
@@ -152,7 +152,7 @@ TEST_P(RunEndSignal, ASecondOneKillsAtOnce) {
   ::kill(tool.pid(), GetParam());
   ASSERT_TRUE(tool.output().wait_for("[0] noted"));
   ASSERT_TRUE(tool.output().wait_for("[1] noted"));
-  // Sooner it would pass for the same request, told twice.
+  // A second signal that came sooner would be taken for the same request.
   std::this_thread::sleep_for(milliseconds(150));
   ::kill(tool.pid(), SIGTERM);
   EXPECT_EQ(tool.status(), 128 + SIGKILL);
@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(, RunEndSignal, ::testing::Values(SIGINT, SIGTERM, SIGH
                            return std::string(::sigabbrev_np(tested.param));
                          });
 
-// Rank 0 saves its state, but does not end, once the failure of rank 1 has ended the job.
+// Rank 0 saves its state but does not end after the failure of rank 1 has ended the job.
 TEST(RunEnd, TheFirstRequestLeavesRanksThatAreBeingEndedTheirGrace) {
   const TemporaryFolder folder;
   const std::string ready = folder / "ready";
@@ -175,7 +175,7 @@ TEST(RunEnd, TheFirstRequestLeavesRanksThatAreBeingEndedTheirGrace) {
   ASSERT_TRUE(tool.output().wait_for("[0] told"));
   ::kill(tool.pid(), SIGTERM);
   ASSERT_TRUE(tool.output().wait_for("[0] saved"));
-  // Sooner it would pass for the same request, told twice.
+  // A second signal that came sooner would be taken for the same request.
   std::this_thread::sleep_for(milliseconds(150));
   ::kill(tool.pid(), SIGTERM);
   EXPECT_EQ(tool.status(), 3);
@@ -188,7 +188,7 @@ TEST(RunEnd, ARequestToldTwiceAtOnceIsOneRequest) {
                   "while :; do sleep 0.01; done"),
             {});
   ASSERT_TRUE(tool.output().wait_for("[0] ready"));
-  // As timeout(1) does.
+  // timeout(1) also sends the signal twice.
   ::kill(tool.pid(), SIGTERM);
   std::this_thread::sleep_for(milliseconds(5));
   ::kill(tool.pid(), SIGTERM);
@@ -196,7 +196,7 @@ TEST(RunEnd, ARequestToldTwiceAtOnceIsOneRequest) {
   expect_contains(tool.output().finish(), "[0] saved");
 }
 
-// As when the system does not let it die: a guardian that stands still tells of no end.
+// A guardian that stands still reports no end, as if the system did not let the ranks die.
 TEST(Unkillable, ARankThatDoesNotEndOnSigkillIsNamedAndNotWaitedFor) {
   Tool tool(shell(2, "echo guardian $PPID; exec sleep 60", {"--grace", "0"}));
   const auto guardian = static_cast<pid_t>(testing::number_behind(tool, 0, "guardian"));
@@ -214,7 +214,7 @@ TEST(Unkillable, ARankThatDoesNotEndOnSigkillIsNamedAndNotWaitedFor) {
   EXPECT_TRUE(testing::ends_soon(guardian));
 }
 
-// The guardian cannot reap a process that has ended before whoever traces it has been told.
+// The guardian cannot reap an ended process before its tracer has been told.
 TEST(Unkillable, WhatARankHasLeftAndDoesNotEndOnSigkillIsNotWaitedFor) {
   const TemporaryFolder folder;
   const std::string go = folder / "go";
@@ -241,7 +241,7 @@ TEST(RunEnd, AfterTheTimeLimitTheLauncherOwnsUpToWhatItDid) {
             "stretto run: rank 0: SIGKILL (sent by this launcher)\n");
 }
 
-// Survivors that shrink and go on want a long --settle, which is no reason to run for ever.
+// Survivors that shrink and go on need a long --settle, but that must not let a job run for ever.
 TEST(RunEnd, TheTimeLimitHoldsAlsoAfterAFailure) {
   const TimePoint begin = Clock::now();
   const Ended ended = testing::run(shell(2, "[ $STRETTO_RANK = 0 ] && exit 3; exec sleep 60",
@@ -295,7 +295,7 @@ TEST(RunEnd, StrangersWithOpenConnectionsDoNotKeepTheLauncher) {
 TEST(RunLimits, WithoutPrefixesTheOutputIsWhatTheRankWrote) {
   const TemporaryFolder folder;
   const std::string file = folder / "bytes";
-  // More than a line of any length that is cut, bytes of all kinds, no line end.
+  // This is longer than the lines that are cut, has bytes of all kinds, and ends without a newline.
   const Ended ended = testing::run(shell(1,
                                          "head -c 300000 /dev/zero | tee " + file +
                                              "; head -c 100000 /dev/urandom | tee -a " + file +
@@ -312,11 +312,12 @@ TEST(RunLimits, TheLineForProgramsIsALineOfItsOwn) {
   EXPECT_TRUE(ended.output.starts_with("end\n{")) << ended.output;
 }
 
-// The launcher, run by a user who may have so many processes (and threads), for two ranks.
+// Runs a launcher of two ranks as a user who may have `limit` processes and threads.
 Ended run_with_processes(int limit, const std::string& mark) {
   Arguments before = {"prlimit", "--nproc=" + std::to_string(limit)};
   if (::geteuid() == 0) {
-    // Root has no such limit. A number that nobody else has, but root's access to files.
+    // Root has no such limit: the user is a number that nobody else has, with root's access to
+    // files.
     const std::string user = std::to_string(100000000 + ::getpid());
     before = before + Arguments{"setpriv", "--reuid=" + user, "--clear-groups",
                                 "--inh-caps=+dac_override", "--ambient-caps=+dac_override"};
@@ -327,8 +328,8 @@ Ended run_with_processes(int limit, const std::string& mark) {
 
 TEST(RunLimits, WhatCannotBeStartedIsSaidAndLeavesNothing) {
   const std::string mark = fmt::format("{}-limits", ::getpid());
-  // One process is the launcher. Where this user is not root, others count, too, so that only the
-  // first case is of use.
+  // One of the processes is the launcher. If this user is not root, other processes count, too, so
+  // that only the first case is of use.
   const int most = ::geteuid() == 0 ? 12 : 1;
   Ended ended{};
   for (int limit = 1; limit <= most; ++limit) {
@@ -349,8 +350,8 @@ TEST(RunLimits, TheLimitOnFilesEndsNobodyWithoutAWord) {
     Tool tool(arguments, {}, {"prlimit", "--fsize=" + limit});
     return testing::end_of(tool);
   };
-  // Less than the launcher's status board needs; less than a rank needs; less than a rank's program
-  // writes.
+  // First less than the launcher's status board needs, then less than a rank needs, then less than
+  // a rank's program writes.
   const Ended launcher = run_with("100", shell(1, "exit 0"));
   EXPECT_EQ(launcher.status, 0);
   EXPECT_EQ(launcher.errors,

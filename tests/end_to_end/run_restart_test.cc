@@ -26,11 +26,11 @@ using testing::occurrences;
 using testing::shell;
 using testing::Tool;
 
-// Rank 1 fails as long as it has not been started again.
+// The rest runs on rank 1 until it has been started again.
 const std::string kFirstStart = "if [ $STRETTO_RANK$STRETTO_RESTART_COUNT = 1 ]; then ";
 
-// Rank 0 waits until the status board says how rank 1 has ended, and then until it does not any
-// more, of which rank 1 hears: how many bytes of text a slot holds is its second number.
+// Rank 0 waits until the status board says how rank 1 has ended, and then until that text is gone,
+// of which it tells rank 1. The second number in a slot is the length of its text in bytes.
 std::string watch_obituary(const TemporaryFolder& folder) {
   return "bytes() { od -An -tu4 -j$((256 * (STRETTO_LOCAL_SIZE + STRETTO_SIZE - 2) + 4)) -N4 "
          "/proc/self/fd/$STRETTO_STATUS_FD; }; if [ $STRETTO_RANK = 0 ]; then "
@@ -108,7 +108,7 @@ TEST(RunRestart, WhatIsAnnouncedIsDoneAlthoughAnotherRankFailsMeanwhile) {
   expect_contains(ended.errors, "rank 2 failed first: exit code 6");
 }
 
-// The others go on, as after any failure.
+// The other ranks go on, as after any failure.
 TEST(RunRestart, AProgramThatIsGoneIsAFailureOfItsRank) {
   const TemporaryFolder folder;
   const std::string program = folder / "program";
@@ -135,7 +135,7 @@ TEST(RunRestart, ASignalInThePauseEndsTheJobWithoutARestart) {
   expect_contains(ended.errors, "the job was ended because this launcher was sent SIGTERM");
 }
 
-// When no rank runs.
+// No rank runs at that time.
 TEST(RunRestart, TheTimeLimitInThePauseEndsTheJobWithoutARestart) {
   const Ended ended =
       testing::run(shell(1, "echo start; exit 3", {"--restarts", "3", "--timeout", "0.7"}));
@@ -144,7 +144,7 @@ TEST(RunRestart, TheTimeLimitInThePauseEndsTheJobWithoutARestart) {
   expect_contains(ended.errors, "it is started again (restart 1 of 3)");
 }
 
-// The guardian stands still from before it is told to start the rank.
+// The guardian stands still before it is told to start the rank.
 TEST(RunRestart, ASignalAfterThePauseReachesARankThatIsJustBeingStarted) {
   const TemporaryFolder folder;
   const std::string script = fmt::format(
@@ -158,7 +158,7 @@ TEST(RunRestart, ASignalAfterThePauseReachesARankThatIsJustBeingStarted) {
   const auto other = static_cast<pid_t>(testing::number_behind(tool, 0, "ready"));
   ASSERT_TRUE(tool.errors().wait_for("it is started again"));
   ::kill(guardian, SIGSTOP);
-  // The launcher clears the status board and tells the guardian, before it takes another signal.
+  // The launcher clears the status board and tells the guardian before it takes another signal.
   ASSERT_TRUE(comes_true([&] { return std::filesystem::exists(folder / "told"); }));
   ::kill(tool.pid(), SIGTERM);
   EXPECT_TRUE(testing::ends_soon(other));
@@ -167,7 +167,7 @@ TEST(RunRestart, ASignalAfterThePauseReachesARankThatIsJustBeingStarted) {
   expect_contains(tool.errors().finish(), "rank 1: SIGTERM (sent by this launcher)\n");
 }
 
-// A stand-in for ssh that runs the command here.
+// A stand-in for ssh runs the command on this host.
 Arguments on_two_hosts(const TemporaryFolder& folder, const std::string& script,
                        const std::string& hosts = "node0,node1") {
   const std::string remote_shell = folder / "shell";
@@ -192,8 +192,8 @@ TEST(RunRestart, ARankOfAnotherHostIsStartedAgainThere) {
   EXPECT_EQ(json["ranks"][1]["restarts"], 1);
 }
 
-// Of rank 0, on node0, the standard error waits to be read; of rank 1, on node1, the output. Then
-// rank 2 ends, and after it rank 3 fails, both on node1.
+// Nobody reads the standard error of rank 0 on node0, nor the output of rank 1 on node1. Then rank
+// 2 ends, and after it rank 3 fails, both on node1.
 TEST(RunRestart, AFailureOnAnotherHostIsHeardOfAlthoughNobodyReadsTheOutput) {
   const TemporaryFolder folder;
   write_file(folder / "hosts", "node0\nnode1 slots=3\n");
@@ -231,7 +231,7 @@ TEST(RunRestart, AHostThatIsLostInThePauseIsNotWaitedFor) {
   expect_contains(ended.errors, "rank 1 on node1 failed first: lost with its host");
 }
 
-// Rank 0 is about to be started again while the guardian of its host stands still.
+// Rank 0 is about to be started again while its host's guardian stands still.
 TEST(RunRestart, ARestartThatHangsOnOneHostDoesNotKeepTheOthersFromTheirs) {
   const TemporaryFolder folder;
   const std::string known = folder / "known";

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// `stretto run` from outside: the built program, with shell scripts as ranks.
+// `stretto run` as a user runs it: the built program, with shell scripts as ranks.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -134,12 +134,12 @@ TEST(Run, PassesSignalsOn) {
   }
 }
 
-// Programs have not said yet what they do with it, and it would end them.
+// Ranks have not yet said how they handle the signal, and it would end them.
 TEST(Run, PassesNothingForProgramsOnToRanksThatStartAfterIt) {
   sigset_t blocked, before;
   ::sigemptyset(&blocked);
   ::sigaddset(&blocked, SIGUSR1);
-  ::pthread_sigmask(SIG_BLOCK, &blocked, &before);  // Until the launcher asks for it.
+  ::pthread_sigmask(SIG_BLOCK, &blocked, &before);  // Blocked until the launcher asks for it.
   Tool tool({"run", "-n", "2", "--", "sleep", "0.2"});
   ::kill(tool.pid(), SIGUSR1);
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -183,7 +183,7 @@ TEST(Run, SaysWhatIsWrongWithACommandLine) {
   const Ended without_port = run({"run", "--rendezvous", "node0", "--", "true"});
   EXPECT_EQ(without_port.status, 2);
   expect_contains(without_port.errors, "--rendezvous: \"node0\" is no address");
-  // An address of nobody.
+  // No host has this address.
   expect_contains(
       run({"run", "--rendezvous", "192.0.2.1:29600", "--", "true"}).errors,
       "the store cannot listen: this host has no such address: binding 192.0.2.1:29600: "
@@ -192,7 +192,7 @@ TEST(Run, SaysWhatIsWrongWithACommandLine) {
   EXPECT_EQ(run({"unknown"}).status, 2);
 }
 
-// By a stand-in for it, which says what it has been told.
+// A stand-in for mpirun prints its arguments.
 TEST(Run, AnMpirunIsToldWhereTheFirstHostIsReached) {
   const TemporaryFolder folder;
   const std::string mpirun = folder / "mpirun";
@@ -247,7 +247,7 @@ TEST(Run, AStrangerOnThePortIsRefusedAndTheJobUnharmed) {
   expect_contains(ended.errors, "not a stretto peer: the first bytes were 72 61 6e");
 }
 
-// The store, which says so, goes on.
+// The store says so in a message that nobody reads, and goes on.
 TEST(Run, AStrangerIsRefusedAlthoughNobodyReadsThat) {
   const TemporaryFolder folder;
   const std::string met = folder / "met";
@@ -270,7 +270,7 @@ TEST(Run, SurvivesThatNobodyReadsItsOutput) {
   expect_contains(ended.errors, "[0] ended 0\n");
 }
 
-// Each has two pipes.
+// Each rank has two pipes.
 TEST(Run, RaisesALimitOnDescriptorsThatIsTooLowForItsRanks) {
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -287,7 +287,7 @@ TEST(Version, IsTheOneOfTheBuild) {
   expect_contains(text, "project(stretto VERSION " + version + " ");
 }
 
-// More than a signed byte numbers.
+// These are more ranks than a signed byte can number.
 TEST(ManyRanks, JoinAndPassABarrier) {
   const Ended ended =
       run({"run", "-n", "130", "--no-prefix", "--", kToolPath, "bench", "barrier", "--json"});

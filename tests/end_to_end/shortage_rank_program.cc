@@ -19,10 +19,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kCount = 16 * 1024 * 1024;
-// Less than a window of a group, and far less than a buffer.
+// Less than a group's window, and far less than a buffer.
 constexpr std::size_t kBytesLeft = 1024 * 1024;
 
-// What this rank lacks, until it is told that it is enough.
+// Takes descriptors or address space from this rank while it exists.
 class Shortage {
  public:
   explicit Shortage(const std::string& what) {
@@ -43,7 +43,7 @@ void reduce(stretto::Communicator& comm, stretto::Buffer<float>& buffer) {
   std::printf(right ? "right\n" : "wrong\n");
 }
 
-// With a factor, in registered memory that is lent for it.
+// A reduce with a factor needs registered memory, which is lent for it.
 void scale(stretto::Communicator& comm, stretto::Buffer<float>& buffer) {
   for (float& element : buffer) element = 1.0f;
   comm.reduce(buffer, {.root = 0, .factor = 2}).wait();
@@ -66,10 +66,10 @@ void work(const std::string& what, bool passes, const std::string& where) {
   std::thread end;
   if (lacks) {
     buffer = comm->allocate<float>(kCount);
-    // Whatever has been opened to join has been closed by then.
+    // By then, all descriptors that were opened for joining are closed.
     std::this_thread::sleep_for(1s);
     if (passes) {
-      // Made before: a thread needs what is lacking, too.
+      // The thread is made before, as it needs what will be lacking.
       end = std::thread([&] {
         std::this_thread::sleep_for(700ms);
         shortage.reset();

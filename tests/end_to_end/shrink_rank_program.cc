@@ -1,14 +1,14 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A rank of a job that goes on without those that it loses:
+// A rank of a job that goes on without the ranks that it loses:
 //   shrink_rank_program LEFT WHAT MICROSECONDS TIMEOUT_SECONDS
-// It reduces until that fails, shrinks, and so on until LEFT ranks are left; shrinks once more,
-// without need; and prints "left MASK MILLISECONDS": who is left, and how long its longest shrink
-// took. It says "ready" after its first reduction. WHAT becomes of it: "lives"; "dies_at_work" or
-// "dies_in_shrink", so long after it began to; or it is "poor", and has no descriptor to spare in
-// its first shrink. Prints "late TEXT" where a shrink times out, "failed TEXT" where it fails, and
-// tries again.
+// It reduces until that fails, shrinks, and so on until LEFT ranks are left. Then it shrinks once
+// more, without need, and prints "left MASK MILLISECONDS": which ranks are left, and how long its
+// longest shrink took. It prints "ready" after its first reduction. WHAT is "lives"; or
+// "dies_at_work" or "dies_in_shrink", MICROSECONDS after that has begun; or "poor": it has no
+// descriptor to spare in its first shrink. If a shrink times out it prints "late TEXT", if a shrink
+// fails "failed TEXT", and tries again.
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -46,7 +46,7 @@ void say(const char* word, const char* text) {
   std::fflush(stdout);
 }
 
-// Those of whom the sum is, in bits: each adds its own.
+// Returns the set of ranks in the sum, as bits: each adds its own.
 int sum(Communicator& comm, int original_rank) {
   std::vector<std::int32_t> data(100, 1 << original_rank);
   comm.all_reduce(data).wait();
@@ -82,7 +82,7 @@ void work(const Plan& plan) {
   bool first = true;
   while (comm->size() > plan.left) {
     try {
-      (void)sum(*comm, self);  // So all have joined.
+      (void)sum(*comm, self);  // When it returns, all have joined.
       if (first) say("ready", std::to_string(::getpid()).c_str());
       if (plan.what == "dies_at_work" && first) die_after(plan.after);
       while (true) (void)sum(*comm, self);

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Jobs of processes that go on without the ranks that are killed, at work and while they shrink.
+// Jobs of processes that go on without ranks that are killed, at work or while they shrink.
 
 #include <algorithm>
 #include <cstdio>
@@ -26,7 +26,7 @@ struct Role {
   std::uint64_t microseconds = 0;
 };
 
-// The ranks of a job of shrink_rank_program, without a launcher, which would end them all.
+// The ranks of a shrink_rank_program job. There is no launcher, as it would end them all.
 class Job {
  public:
   Job(const std::vector<Role>& roles, int timeout_seconds, const Variables& variables) {
@@ -54,7 +54,7 @@ class Job {
     std::string failure;
     double worst_milliseconds = 0;
   };
-  // Waits for all; those that live must say that they are left, all and with nobody else.
+  // Waits for all ranks. Those that live must all say that exactly they are left.
   Outcome end(const std::vector<Role>& roles) {
     Outcome outcome;
     int expected = 0;
@@ -92,7 +92,7 @@ std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
   return text != nullptr ? std::stoull(text) : otherwise;
 }
 
-// STRETTO_SHRINK_RUNS=1000 runs so many, STRETTO_SHRINK_SEED=n begins with that seed.
+// STRETTO_SHRINK_RUNS=1000 runs 1000 jobs; STRETTO_SHRINK_SEED=n begins with seed n.
 TEST(ShrinkProcesses, AgreeWhoeverDiesMeanwhile) {
   const std::uint64_t runs = from_environment("STRETTO_SHRINK_RUNS", 40);
   const std::uint64_t first = from_environment("STRETTO_SHRINK_SEED", 1);
@@ -100,8 +100,8 @@ TEST(ShrinkProcesses, AgreeWhoeverDiesMeanwhile) {
   for (std::uint64_t seed = first; seed < first + runs; ++seed) {
     Random random(seed);
     std::vector<Role> roles(4 + random.below(3));
-    // Of a rank that dies at work, and up to two that die while all shrink because of it, a shrink
-    // takes some milliseconds.
+    // One rank dies at work, and up to two while all shrink because of that; a shrink takes some
+    // milliseconds.
     const std::uint64_t deaths = 1 + random.below(3);
     for (std::uint64_t death = 0; death < deaths; ++death) {
       Role& role = roles[random.below(roles.size())];
@@ -139,7 +139,7 @@ TEST(ShrinkProcesses, AStoppedRankIsWaitedForAndNamed) {
   expect_contains(job.rank(0).output().finish(), "left 5 ");
 }
 
-// A group that cannot be set up although nobody dies is no reason to try for ever.
+// If a group cannot be set up although nobody dies, ranks must not try for ever.
 TEST(ShrinkProcesses, AllHearWhyTheGroupCannotBeSetUp) {
   const std::vector<Role> roles = {{}, {"dies_at_work", 1000}, {"poor"}, {}};
   Job job(roles, 60, {});

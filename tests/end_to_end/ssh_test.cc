@@ -33,7 +33,7 @@ class Ssh : public ::testing::Test {
     if (::access(kServer, X_OK) != 0) {
       GTEST_SKIP() << kServer << " is not there (Debian's openssh-server has it)";
     }
-    // What Debian's service makes before it starts the server as root.
+    // Debian's service makes this folder before it starts the server as root.
     if (::geteuid() == 0) std::filesystem::create_directories("/run/sshd");
     for (const char* key : {"host_key", "key"}) {
       Process keygen({"ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder_ / key}, {});
@@ -61,7 +61,7 @@ class Ssh : public ::testing::Test {
     return hosts_.made() ? hosts_.address(host) : fmt::format("127.0.0.{}", host + 1);
   }
 
-  // On host 0; three ranks, of which the last is on host 1.
+  // Runs the launcher on host 0, with three ranks, of which the last is on host 1.
   Tool launch(const Arguments& options, const Arguments& program, const Variables& variables = {}) {
     std::ofstream(folder_ / "hosts") << "# name\n"
                                      << address(0) << " slots=2\n"
@@ -83,7 +83,7 @@ class Ssh : public ::testing::Test {
     return static_cast<pid_t>(testing::number_behind(tool, name + "="));
   }
 
-  // Others may not write to it, or the server refuses the keys in it.
+  // Others may not write to this folder, or the server would refuse the keys in it.
   const TemporaryFolder folder_;
   testing::Hosts hosts_{2};
   int port_ = 29722 + 2 * static_cast<int>(::getpid() % 1000);
@@ -181,7 +181,7 @@ TEST_F(Ssh, PassesSignalsOn) {
   expect_contains(ended.output, "[2] got TERM");
 }
 
-// As when the host loses power, but for the time that takes to be noticed.
+// The host is lost as if it had lost power, but this is noticed at once.
 TEST_F(Ssh, TheLossOfAHostEndsTheJob) {
   Tool tool = launch_shell(
       "test $STRETTO_RANK = 2 && echo agent=$(ps -o ppid= -p $PPID); "
@@ -232,7 +232,7 @@ TEST_F(Ssh, AHostThatIsNotThereYetIsTriedAgain) {
   expect_contains(ended.output, "[2] here");
 }
 
-// As ssh does that leaves a connection behind for others to share.
+// An ssh that leaves a connection behind for others to share is such a process.
 TEST(RemoteShell, ItsEndIsNoticedAlthoughAnotherProcessHoldsItsOutput) {
   const TimePoint begin = Clock::now();
   const Ended ended = testing::run(
@@ -243,7 +243,7 @@ TEST(RemoteShell, ItsEndIsNoticedAlthoughAnotherProcessHoldsItsOutput) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(30));
 }
 
-// What a rank has written to standard error comes before its end.
+// The rank's end is reported behind its words on standard error, which nobody reads.
 TEST(RemoteShell, ARankWhoseOutputNobodyReadsIsNotTakenForOneThatDoesNotEnd) {
   testing::UnreadPipe errors;
   Tool tool({"run", "--hosts", "node0", "--ssh", "sh -c 'eval \"$1\"'", "--grace", "0", "--", "sh",
@@ -259,7 +259,7 @@ TEST(RemoteShell, ARankWhoseOutputNobodyReadsIsNotTakenForOneThatDoesNotEnd) {
   expect_lacks(said.finish(), "not ended on SIGKILL");
 }
 
-// While nobody reads what a rank of node0 has written.
+// Node1 ends while nobody reads the output of a rank on node0.
 TEST(RemoteShell, HostsEndAtTheSameTime) {
   const TemporaryFolder folder;
   const std::string left = folder / "left";
@@ -304,13 +304,13 @@ TEST(RemoteShell, AnSshKeepsTheLaunchersOptionsBehindThoseOfTheUser) {
   expect_contains(usual, "words -vp 2222 -oConnectTimeout=3 -T -o BatchMode=yes");
   expect_contains(usual, "-o ServerAliveInterval=5 -o ControlPath=none node0 exec ");
   expect_contains(words(" -tt"), "words -tt -o BatchMode=yes");
-  // A host and a command of its own; a file of settings.
+  // These name a host and a command of their own, or a file of settings.
   for (const char* given : {" gateway docker exec -i", " -i key gateway", " -p 22 -F file"}) {
     expect_contains(words(given), fmt::format("words{} node0 exec ", given));
   }
 }
 
-// Else one that asks something would be stopped, and waited for.
+// Otherwise one that asks something would be stopped, and the launcher would wait for it.
 TEST(RemoteShell, HasNoTerminal) {
   const Ended ended =
       testing::run({"run", "--hosts", "node0", "--ssh",
@@ -318,7 +318,7 @@ TEST(RemoteShell, HasNoTerminal) {
   expect_contains(ended.output, "alone\n");
 }
 
-// Else a server of ssh would not find out for hours that the network has lost the launcher.
+// Without these, an ssh server would take hours to notice that the network has lost the launcher.
 TEST(RemoteShell, AnAgentThatHasNothingToTellGivesSignsOfLife) {
   const TemporaryFolder folder;
   const std::string said = folder / "said";

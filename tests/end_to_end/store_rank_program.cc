@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A rank that meets the others in the launcher's store, without the rest of the library:
-//   store_rank_program meet    notes its rank, waits for everybody's note, prints how many came
+//   store_rank_program meet    notes its rank, waits for all notes, prints how many there are
 //   store_rank_program late    the same, but the last rank reads when the others have long ended
 //   store_rank_program die     rank 1 notes an operation on the status board and kills itself
 

@@ -1,11 +1,12 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A rank that counts which of its collectives make a system call, and which take a lock: "CALLS and
-// LOCKED of COUNT: NAME" for each, after some that are not counted; and in the end "interrupted N",
-// how often its core was taken from it meanwhile. Linux hands what a thread asks of it back to the
-// thread (syscall user dispatch, 5.11; kept in step by a byte in its memory), so that nothing is
-// slowed down that asks for nothing. Where it does not: "cannot count: WHY".
+// A rank that counts which of its collectives make a system call, and which take a lock. Prints
+// "CALLS and LOCKED of COUNT: NAME" for each collective, after uncounted calls of it; and in the
+// end "interrupted N", how often another thread took its core meanwhile. With syscall user dispatch
+// (Linux 5.11) the kernel hands system calls back to the thread by a signal, if a byte in its
+// memory says so; code without system calls is not slowed down. If the kernel lacks that, prints
+// "cannot count: WHY".
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -27,19 +28,19 @@
 
 namespace {
 
-// Of <linux/prctl.h>, which older systems have without them.
+// From <linux/prctl.h>; the header of an older system lacks them.
 constexpr int kUserDispatch = 59;
 constexpr unsigned long kUserDispatchOn = 1;
 constexpr char kAllow = 0;
 constexpr char kHandBack = 1;
 
-// Read by the kernel at each system call.
+// The kernel reads it at each system call.
 volatile char selector = kAllow;
 volatile sig_atomic_t handed_back = 0;
 
 #if defined(__x86_64__)
-// Lets it happen after all, and everything until the next count: the registers are as before the
-// call, but for where it goes on.
+// Lets this call happen after all, and all others until the next count: the registers are as before
+// the call, but the thread goes on at the call's instruction once more.
 void on_system_call(int, siginfo_t*, void* context) {
   constexpr greg_t kInstructionBytes = 2;
   static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP] -= kInstructionBytes;
@@ -65,7 +66,7 @@ thread_local long locks = 0;
 
 }  // namespace
 
-// Instead of the C library's, for the whole program.
+// Replaces the C library's function in the whole program.
 extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) {
   using Lock = int (*)(pthread_mutex_t*);
   static const auto lock = reinterpret_cast<Lock>(::dlsym(RTLD_NEXT, "pthread_mutex_lock"));

@@ -39,7 +39,7 @@ TEST_P(Fork, TheDeathOfARankIsNoticedThoughAChildOfItLives) {
   for (const char* rank : {"[0]", "[2]"}) {
     EXPECT_TRUE(tool.output().wait_for(fmt::format("{} failed ", rank)));
   }
-  // It is a second where the machine has nothing else to do.
+  // It takes a second on a machine that has nothing else to do.
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
   const std::string output = tool.output().so_far();
   expect_contains(output, "lost rank 1");
@@ -67,7 +67,7 @@ TEST_P(Fork, AChildThatUsesTheCommunicatorIsToldAndHarmsNobody) {
 INSTANTIATE_TEST_SUITE_P(, Fork, ::testing::Values("shm", "tcp"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-// What becomes of a job of which one rank lacks descriptors or address space for a while.
+// What happens to a job when one rank lacks descriptors or address space for a while.
 
 using testing::Ended;
 
@@ -103,7 +103,7 @@ TEST(ShortageOfScratch, GoesUnseenIfItIsOverSoon) {
   expect_unseen(run_short("addresses", "passing", "scale"));
 }
 
-// The operation could take 40 s; the test as a whole takes less.
+// The operation has a timeout of 40 s; the whole test takes less.
 TEST_P(Shortage, IsTheCauseThatAllRanksHearOfIfItLasts) {
   const TimePoint begin = Clock::now();
   const Ended ended = run_short(GetParam().what, "lasting", GetParam().where);
@@ -152,8 +152,8 @@ class Pause : public ::testing::TestWithParam<Setting> {
     ::kill(pid(rank), SIGCONT);
   }
 
-  // Lets the job end, which all ranks and the launcher must find to be well; returns what the
-  // longest round has taken on any rank.
+  // Ends the job, which must end well for all ranks and the launcher. Returns how long the longest
+  // round took on any rank.
   milliseconds longest_round() {
     ::kill(pid(0), SIGUSR1);
     long longest = 0;
@@ -180,7 +180,7 @@ TEST_P(Pause, OfASecondCostsASecond) {
   EXPECT_LT(longest, milliseconds(2500));
 }
 
-// At as many places as possible of what a rank can be doing.
+// The stops come at as many places as possible in what a rank does.
 TEST_P(Pause, MayComeAgainAndAgain) {
   for (int i = 0; i < 60; ++i) {
     stop(i % GetParam().ranks, milliseconds(3 + i % 5));
@@ -203,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(OverUcx, Pause,
 
 class Interrupted : public ::testing::TestWithParam<Setting> {};
 
-// From joining on, whatever a rank waits for.
+// Signals come from joining on, whatever a rank waits for.
 TEST_P(Interrupted, ByThousandsOfSignalsASecondNothingFails) {
   const Ended ended = testing::run(Arguments{"run", "-n", std::to_string(GetParam().ranks), "--",
                                              STRETTO_BIN_DIR "/pause_rank_program", "signals"},
@@ -214,13 +214,14 @@ TEST_P(Interrupted, ByThousandsOfSignalsASecondNothingFails) {
 
 INSTANTIATE_TEST_SUITE_P(, Interrupted, kSettings, kNameOfSetting);
 
-// What has run before makes no system call on mapped memory, where each rank has a core, and takes
-// no lock.
+// On mapped memory, if each rank has a core, a collective that has run before makes no system call
+// and takes no lock.
 
 constexpr const char* kCountedAtAll = "a question for the parent, locked";
 constexpr std::size_t kNames = 10;
 constexpr int kAttempts = 10;
-// Of both ranks, in a run of some milliseconds: about twenty, but hundreds where they share a core.
+// Of both ranks together in a run of some milliseconds: about twenty, but hundreds on a shared
+// core.
 constexpr int kInterruptionsMax = 100;
 
 Ended run_once() {
@@ -236,7 +237,7 @@ struct Counts {
 };
 
 struct Counted {
-  std::map<std::string, Counts> counts;  // By what was called.
+  std::map<std::string, Counts> counts;  // By the name of the collective.
   int interruptions = 0;
 };
 
@@ -266,8 +267,8 @@ bool are_few(const Counted& run) {
   });
 }
 
-// A rank whose core does something else for a while is late; the other then waits with a lock, and
-// sleeps. Such runs say nothing, so the best of some counts.
+// If a rank's core does something else for a while, the rank is late; the other one then takes a
+// lock to wait, and sleeps. Such runs say nothing, so the best of several runs counts.
 TEST(SystemCall, IsNotMadeByWhatHasRunBeforeNorALockTaken) {
   if (usable_cores() < 2) GTEST_SKIP() << "skipped: ranks that share a core yield it";
   bool always_disturbed = true;

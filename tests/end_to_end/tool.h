@@ -30,15 +30,15 @@
 #include "tests/support/files.h"
 #include "tests/support/soon.h"
 
-// Starts the built `stretto` program, or another, and watches it, as a person at a terminal would.
+// Starts the built `stretto` program, or another one, and watches it like a user at a terminal.
 namespace stretto::testing {
 
-// The built program; defined in tool.cc, which CMake tells.
+// The path of the built program. It is defined in tool.cc, for which CMake sets it.
 extern const char* const kToolPath;
 // Whether the plug-in for UCX has been built.
 bool has_ucx();
 
-// A class of this namespace, so that its operator+ is found wherever it is used.
+// It is a class of this namespace so that its operator+ is found wherever it is used.
 struct Arguments : std::vector<std::string> {
   using vector::vector;
 };
@@ -49,7 +49,7 @@ inline Arguments operator+(Arguments first, const Arguments& second) {
   return first;
 }
 
-// `stretto run` of a script by some ranks.
+// `stretto run` with a script on some ranks.
 inline Arguments shell(int ranks, const std::string& script, const Arguments& options = {}) {
   return Arguments{"run", "-n", std::to_string(ranks)} + options +
          Arguments{"--", "sh", "-c", script};
@@ -62,7 +62,7 @@ class Collector {
       : pipe_(std::move(pipe)), thread_([this] { collect(); }) {}
   ~Collector() { (void)finish(); }
 
-  // Everything, once the pipe has ended.
+  // All output, once the pipe has ended.
   std::string finish() {
     if (thread_.joinable()) thread_.join();
     return text_;
@@ -92,26 +92,26 @@ class Collector {
   std::thread thread_;
 };
 
-// A pipe that has no room until the test reads it, as that to a pager which shows its first page.
+// A pipe that has no room until the test reads it, like one to a pager that shows its first page.
 class UnreadPipe {
  public:
   UnreadPipe() {
     EXPECT_EQ(::mkfifo(path_.c_str(), S_IRUSR | S_IWUSR), 0);
     reading_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     writing_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
-    // So much is written whole or not at all.
+    // A pipe takes this many bytes whole or not at all.
     const std::string dots(PIPE_BUF, '.');
     while (::write(writing_.get(), dots.data(), dots.size()) > 0) {
     }
   }
 
-  // Starts a Tool whose streams with these numbers lead here.
+  // The command that starts a Tool whose streams with these numbers lead to this pipe.
   Arguments before(std::initializer_list<int> streams) const {
     std::string script = "exec \"$@\"";
     for (const int stream : streams) script += " " + std::to_string(stream) + ">" + path_;
     return {"sh", "-c", script, "sh"};
   }
-  // Once, after the program has opened it.
+  // Reads the pipe. May be called once, after the program has opened it.
   Collector read() {
     writing_.reset();
     ::fcntl(reading_.get(), F_SETFL, 0);
@@ -125,7 +125,7 @@ class UnreadPipe {
   FileDescriptor writing_;
 };
 
-// A running program with what it prints.
+// A running program and its output.
 class Process {
  public:
   Process(Arguments command, const Variables& variables) {
@@ -157,7 +157,7 @@ class Process {
   }
 
   pid_t pid() const { return pid_; }
-  // Exit code, or 128 + signal. Waits for the end.
+  // Waits for the end. Returns the exit code, or 128 + signal.
   int status() {
     if (pid_ > 0) {
       int raw = 0;
@@ -207,8 +207,8 @@ inline std::size_t occurrences(const std::string& text, const std::string& part)
   return found;
 }
 
-// The number behind `begin` in a line of the output, once it is there. Throws if it never comes, so
-// that no signal goes to process 0.
+// The number after `begin` in a line of the output, once it is there. Throws if it does not come in
+// 20 s, so that no signal goes to process 0.
 inline long number_behind(Process& job, const std::string& begin) {
   const Deadline deadline = Deadline::after(std::chrono::seconds(20));
   while (!deadline.passed()) {
@@ -223,12 +223,12 @@ inline long number_behind(Process& job, const std::string& begin) {
                            job.errors().so_far());
 }
 
-// The same in a line "[1] ready 4711" of a rank.
+// The same for a rank's line, such as "[1] ready 4711".
 inline long number_behind(Tool& job, int rank, const std::string& word) {
   return number_behind(job, "[" + std::to_string(rank) + "] " + word + " ");
 }
 
-// The processes of the ranks of a job, once they have all said "ready" and which they are.
+// The processes of a job's ranks, once each has printed "ready PID".
 inline RankVector<pid_t> ready_ranks(Tool& job, int ranks) {
   RankVector<pid_t> pids;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -237,8 +237,8 @@ inline RankVector<pid_t> ready_ranks(Tool& job, int ranks) {
   return pids;
 }
 
-// For mpirun. Open MPI refuses to be root and to start more ranks than there are cores; idle ranks
-// must not keep the others from the cores. MPICH takes no notice.
+// For mpirun. Open MPI refuses to run as root and to start more ranks than there are cores, and its
+// idle ranks would keep the others from the cores. MPICH ignores these variables.
 inline Variables mpirun_variables(const TemporaryFolder& folder) {
   return {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
           {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
@@ -248,7 +248,7 @@ inline Variables mpirun_variables(const TemporaryFolder& folder) {
           {"TMPDIR", folder.path()}};
 }
 
-// "R", "S", "T", ...: as in proc(5); empty if there is no such process.
+// The state of a process as in proc(5): "R", "S", "T", ...; empty if there is no such process.
 inline std::string state_of(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string number;

@@ -14,7 +14,7 @@ using testing::Tool;
 
 constexpr int kRanks = 3;
 
-// `stretto top` while three ranks run of which rank 1 keeps the others waiting.
+// `stretto top` watches three ranks, of which rank 1 keeps the others waiting.
 class Top : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -27,7 +27,7 @@ class Top : public ::testing::Test {
     ASSERT_TRUE(comes_true(is_loading, Deadline::after(std::chrono::seconds(30))));
   }
 
-  // Our ranks in what it prints with --json; other jobs may run here, too.
+  // Our ranks in the output of --json; other jobs may run here, too.
   nlohmann::json look(const char* interval) {
     const auto ended = testing::run({"top", "--once", "--json", "--interval", interval});
     if (ended.status != 0) return {};
@@ -51,7 +51,7 @@ TEST_F(Top, NamesTheRankForWhichTheOthersWait) {
     EXPECT_EQ(row["rank"], rank);
     EXPECT_EQ(row["pid"], pids_[rank]);
     EXPECT_EQ(row["late"], rank == 1) << row;
-    // Every 50 ms, where the machine has nothing else to do.
+    // There is one every 50 ms on a machine that has nothing else to do.
     EXPECT_GT(row["collectives_per_second"], 1) << row;
     EXPECT_LT(row["collectives_per_second"], 21) << row;
   }

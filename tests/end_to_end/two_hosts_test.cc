@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Two network namespaces stand for two hosts with two ranks each: shared memory inside, tcp
-// between.
+// Two network namespaces stand for two hosts with two ranks each: shared memory inside a host, TCP
+// between the hosts.
 
 #include <array>
 #include <filesystem>
@@ -25,7 +25,7 @@ using testing::Ended;
 using testing::Tool;
 using testing::Variables;
 
-// Joined by a virtual cable.
+// A virtual cable joins the hosts.
 class TwoHosts : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -40,7 +40,7 @@ class TwoHosts : public ::testing::Test {
                     program,
                 variables, hosts_.on(host));
   }
-  // Of the launchers of both hosts, whose ranks end well.
+  // The results of the launchers of both hosts; ranks must end well.
   std::array<Ended, 2> run_on_both(const Arguments& program, const Variables& variables = {},
                                    int ranks = 2) {
     Tool second = launch(1, program, variables, ranks);
@@ -55,7 +55,7 @@ class TwoHosts : public ::testing::Test {
     ASSERT_EQ(process.status(), 0) << process.errors().finish();
   }
 
-  // What the host has sent through an interface.
+  // The bytes that a host has sent through an interface.
   long sent_bytes(int host, const std::string& interface) {
     testing::Process cat(
         hosts_.on(host) + Arguments{"cat", "/sys/class/net/" + interface + "/statistics/tx_bytes"},
@@ -63,7 +63,7 @@ class TwoHosts : public ::testing::Test {
     return std::stol(cat.output().finish());
   }
 
-  // A rank on each host, and a store on that of rank 0.
+  // Starts a rank on each host; the store is on rank 0's host.
   std::array<Ended, 2> meet(const Variables& where) {
     const auto rank = [&](int number) {
       Variables variables{
@@ -85,7 +85,7 @@ class TwoHosts : public ::testing::Test {
   testing::Hosts hosts_{2};
 };
 
-// What /etc/hosts is in a network namespace.
+// The text of /etc/hosts in a network namespace.
 class EtcHosts {
  public:
   EtcHosts(const std::string& name, const std::string& text) : folder_("/etc/netns/" + name) {
@@ -110,7 +110,7 @@ TEST_F(TwoHosts, MeetOverIpv6AndListenOnTheirPorts) {
   expect_meeting({{"MASTER_ADDR", "fd77::1"}, {"STRETTO_PORTS", "29700-29701"}});
 }
 
-// Where IPv4 leads nowhere, and the host's own name is a loopback address of it.
+// IPv4 leads nowhere, and the host's own name is a loopback address in IPv4.
 TEST_F(TwoHosts, FindTheirNetworkWhereThereIsOnlyIpv6) {
   for (const int host : {0, 1}) {
     run_on(host, {"ip", "addr", "flush", "dev", "eth"});
@@ -131,7 +131,8 @@ TEST_F(TwoHosts, NeedOnePortForAllRanksOfAHost) {
   }
 }
 
-// As Debian and docker set up a host, and a VPN that takes what leads anywhere else.
+// Debian and docker set up a host like this; the default route leads into docker's network, as into
+// a VPN.
 TEST_F(TwoHosts, MeetByANameThatIsALoopbackAddressOnItsOwnHost) {
   for (const int host : {0, 1}) {
     run_on(host, {"ip", "link", "add", "docker0", "type", "bridge"});
@@ -145,9 +146,9 @@ TEST_F(TwoHosts, MeetByANameThatIsALoopbackAddressOnItsOwnHost) {
   expect_meeting({{"MASTER_ADDR", "node0"}, {"STRETTO_NETWORK", "10.77.0.0/24"}});
 }
 
-// A file says nothing of networks. What the default route leads to is tried first: docker's
-// network, whose address both hosts have, so that each would reach itself on the one port that
-// ranks listen on, or one that swallows packets.
+// A rendezvous file says nothing about networks. The network of the default route is tried first.
+// It is docker's, in which both hosts have the same address, so that each would reach itself on the
+// one port that ranks listen on; or one that swallows packets.
 TEST_F(TwoHosts, FindOutByWhichNetworkTheyReachEachOtherWhereNothingSaysSo) {
   for (const int host : {0, 1}) {
     for (const auto& [device, address] :
@@ -192,7 +193,7 @@ TEST_F(TwoHosts, AreToldWhatToDoWhereTheyDoNotReachEachOther) {
       meet({{"MASTER_ADDR", "10.77.0.1"}, {"STRETTO_NETWORK", "lo"}, {"TEST_JOIN_SECONDS", "2"}});
   for (const Ended& each : ended) {
     EXPECT_EQ(each.status, 1);
-    // By whichever rank has been the first to give up.
+    // The text comes from the rank that was the first to give up.
     expect_contains(each.errors, ": joining rank ");
     expect_contains(each.errors, " pid ");
     expect_contains(each.errors, "127.0.0.1:");
@@ -218,7 +219,7 @@ TEST_F(TwoHosts, UseTwoNetworksAlsoBetweenASinglePairOfRanks) {
   for (const auto& one : {send_with("eth"), send_with("eth,eth1", "1")}) {
     EXPECT_GT(one[0], 20 * one[1]);
   }
-  // Of two ranks with one connection each, the second begins with the second network.
+  // Where two ranks have one connection each, the second one begins with the second network.
   for (const auto& both : {send_with("10.77.0.0/24,10.88.0.0/24"), send_with("eth,eth1", "1", 2)}) {
     EXPECT_GT(3 * both[1], both[0]);
     EXPECT_GT(3 * both[0], both[1]);
@@ -235,7 +236,7 @@ TEST_F(TwoHosts, GiveTheBitsOfOne) {
       << first.errors;
 }
 
-// By two_level_mapped, as in the next test.
+// Uses two_level_mapped, as the next test does.
 TEST_F(TwoHosts, GiveTheBitsOfOneByUcx) {
   if (!testing::has_ucx()) GTEST_SKIP() << "no UCX: CMake found none";
   const Variables variables{{"STRETTO_TRANSPORT", "ucx"},
@@ -248,8 +249,7 @@ TEST_F(TwoHosts, GiveTheBitsOfOneByUcx) {
   expect_contains(first.errors, "messages are moved by UCX");
 }
 
-// Whose daemon on the other host is started there by a stand-in for ssh, with an environment of its
-// own.
+// A stand-in for ssh starts mpirun's daemon on the other host, with an environment of its own.
 TEST_F(TwoHosts, GiveTheBitsOfOneByOpenMpi) {
   testing::Process version({"mpirun", "--version"}, {});
   if (testing::end_of(version).output.find("(Open MPI) 4") == std::string::npos ||
@@ -258,7 +258,7 @@ TEST_F(TwoHosts, GiveTheBitsOfOneByOpenMpi) {
   }
   const TemporaryFolder folder;
   const std::string agent = folder / "agent";
-  // A host name of its own: mpirun takes daemons of the same name for one.
+  // The host name differs, as mpirun takes daemons with the same host name for one.
   std::ofstream(agent) << "#!/bin/sh\nshift\nexec env -i PATH=\"$PATH\" ip netns exec "
                        << hosts_.on(1).back() << " unshare --uts sh -c \"hostname other; $*\"\n";
   std::filesystem::permissions(agent, std::filesystem::perms::owner_all);

@@ -1,10 +1,10 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// values_rank_program [choice]: without the argument, tries every collective, by every algorithm
-// that the catalogue has for it, or by that of STRETTO_ALGORITHM, against the serial oracle, the
-// exchanges of bytes, and puts and gets, and prints "right" on every rank, or what is wrong. Always
-// prints "chosen ALGORITHM: REASON" of an all_reduce on rank 0.
+// values_rank_program [choice]: without the argument, tries everything against the serial oracle:
+// each collective by the chosen algorithm (that of STRETTO_ALGORITHM, if set) and otherwise by
+// every algorithm for messages, exchanges of bytes, and puts and gets. Prints "right" on every
+// rank, or what is wrong. Rank 0 always prints "chosen ALGORITHM: REASON" for an all_reduce.
 
 #include <algorithm>
 #include <array>
@@ -58,10 +58,10 @@ std::string failure_of(Communicator& comm, Collective collective) {
       algorithms.emplace_back(row->name);
     }
   }
-  // What a library runs, it combines in an order of its own, and what is asked for by name is ours.
+  // A library combines inputs in an order of its own; an algorithm that is named is stretto's own.
   const bool has_library = std::getenv("STRETTO_BACKEND") != nullptr;
   if (has_library && algorithms.size() > 2) algorithms.resize(2);
-  // The first two where elements are only moved.
+  // Only the first two where elements are only moved.
   constexpr std::array kReductions = {
       std::pair(DType::bf16, ReduceOp::sum), std::pair(DType::i64, ReduceOp::sum),
       std::pair(DType::f32, ReduceOp::sum), std::pair(DType::f64, ReduceOp::mean)};
@@ -100,7 +100,7 @@ std::string failure_of_bytes(Communicator& comm) {
   return {};
 }
 
-// Each rank puts its part to all, and gets all of the next one's memory.
+// Each rank puts its part into all ranks' memory, and gets all of the next rank's memory.
 std::string failure_of_one_sided(Communicator& comm) {
   constexpr std::size_t kPart = 70001;
   const int next = (comm.rank().value() + 1) % comm.size();
