@@ -24,8 +24,8 @@
 namespace stretto::testing {
 namespace {
 
-// A program whose calls are never alike twice does not grow for ever: neither by plans nor by the
-// scratch memory of their executions.
+// A program that makes ever new calls does not grow for ever: neither by plans nor by the scratch
+// memory of their executions.
 
 constexpr long kMiB = 1024 * 1024;
 
@@ -47,7 +47,7 @@ TEST(Cache, OfPlansIsBounded) {
   auto ranks = make_thread_ranks({.size = 2, .shared_memory = false});
   call_on_both(ranks, 8192, 1);
   const long bytes = bytes_in_use();
-  // Each takes 8 KiB and more on each rank: 50 MiB and more, if all were kept.
+  // A plan takes 8 KiB or more on each rank: all plans together would take 50 MiB or more.
   call_on_both(ranks, 8192, 3000);
   EXPECT_LT(bytes_in_use() - bytes, 16 * kMiB);
 }
@@ -56,7 +56,7 @@ TEST(Cache, OfScratchMemoryIsBounded) {
   auto ranks = make_thread_ranks({.size = 2, .shared_memory = false});
   call_on_both(ranks, 8 * kMiB, 1);
   const long bytes = bytes_in_use();
-  // Each has 4 MiB or more of scratch: 400 MiB and more on two ranks, if all were kept.
+  // Each has 4 MiB or more of scratch: all together would be 400 MiB or more on two ranks.
   call_on_both(ranks, 8 * kMiB, 50);
   EXPECT_LT(bytes_in_use() - bytes, (2 * 64 + 16) * kMiB);
 }
@@ -78,28 +78,28 @@ TEST(Messages, OfEverNewTagsLeaveNothing) {
   EXPECT_LT(bytes_in_use() - bytes, 16 * 1024);
 }
 
-// Steps of the reducer allocate nothing once they have been done often enough.
+// Once a reducer has done enough steps, further steps allocate nothing.
 
 constexpr int kRanks = 2;
 constexpr std::size_t kGradients = 40;
 
 class ReducerSteps {
  public:
-  // `options` are made for each rank: a hook has state.
+  // `options` is called for each rank, since a hook has state.
   explicit ReducerSteps(const std::function<ReducerOptions()>& options) {
     std::vector<GradientDescription> gradients;
     for (std::size_t i = 0; i < kGradients; ++i) {
       gradients.push_back({std::to_string(i), DType::f32, 100});
     }
-    // At the same time: hooks find out whether ranks use the same.
+    // All ranks at once: hooks compare what the ranks use.
     reducers_.resize(ranks_.size());
     on_threads(ranks_.size(), [&](std::size_t r) {
       reducers_[r] = std::make_unique<Reducer>(*ranks_[r], gradients, options());
     });
   }
 
-  // Whether a hundred steps pass without an allocation, within a few hundred. Where one rank falls
-  // far behind, more operations are under way than ever before, and their places are kept.
+  // Returns whether a hundred steps pass without an allocation, within a thousand. If one rank
+  // falls far behind, more operations are under way than ever before, and their places are kept.
   bool settle(std::size_t unused = kGradients) {
     for (int attempt = 0; attempt < 10; ++attempt) {
       if (run(100, unused) == 0) return true;
@@ -108,8 +108,8 @@ class ReducerSteps {
   }
 
  private:
-  // Returns how often memory was allocated in `steps` steps of all ranks. Gradient `unused` is left
-  // out on rank 1.
+  // Returns how often memory was allocated in `steps` steps of all ranks. Rank 1 leaves out
+  // gradient `unused`.
   long run(int steps, std::size_t unused) {
     const auto step = [&](std::size_t r) {
       for (std::size_t i = kGradients; i-- > 0;) {
@@ -121,7 +121,7 @@ class ReducerSteps {
     std::thread other([&] {
       for (int i = 0; i < steps; ++i) step(1);
     });
-    step(0);  // Once the thread has begun, which allocates.
+    step(0);  // By then the thread has begun, which allocates.
     long count = 0;
     {
       const AllocationCount counted;
@@ -172,7 +172,7 @@ TEST(ReducerAllocation, CompressedGradientsAllocateNothing) {
   expect_no_allocations(power_sgd());
 }
 
-// Nor does the transport, where messages come before they are asked for.
+// Nor does the transport allocate where messages come before they are asked for.
 TEST(ReducerAllocation, DividedAndCombinedGradientsAllocateNothing) {
   for (const auto exchange : {CompressedExchange::divide, CompressedExchange::combine}) {
     for (const auto& codec : {top_k({.density = 0.1}), threshold({.limit = 0.1f}), int8()}) {
@@ -181,8 +181,8 @@ TEST(ReducerAllocation, DividedAndCombinedGradientsAllocateNothing) {
   }
 }
 
-// Beyond the gradients, compressing them takes a residual for each, and room for what is chosen of
-// the longest one and for what ranks say, which is in proportion to the density.
+// Beyond the gradients, compression needs a residual for each gradient and, in proportion to the
+// density, room for what is chosen of the longest gradient and for the ranks' messages.
 TEST(ReducerMemory, OfCompressionIsAResidualAndWhatRanksSay) {
   constexpr std::size_t kLong = 1 << 20, kShort = 1 << 18;
   const auto bytes_of = [&](const std::function<std::shared_ptr<CommunicationHook>()>& hook) {
@@ -225,13 +225,13 @@ TEST(ReducerMemory, OfCompressionIsAResidualAndWhatRanksSay) {
   }
 }
 
-// A thousand groups, made and destroyed, leave no descriptor and no memory behind: between threads,
-// and between processes by shared memory and by tcp.
+// A thousand groups that are made and destroyed leave no descriptor and no memory behind: between
+// threads, and between processes by shared memory and by TCP.
 
 constexpr int kGroups = 1000;
-// What a thousand groups may leave, for queues that have grown: a few bytes each would be more.
+// What a thousand groups may leave, as queues have grown. A few bytes per group would be more.
 constexpr long kBytesLeftMax = 16 * 1024;
-// Files of the last regions, of which the other rank has not said yet that it has them.
+// The files of the last regions, which the other rank has not yet said that it has.
 constexpr int kDescriptorsLeftMax = 4;
 
 void make_groups(Communicator& comm, int count) {
@@ -260,7 +260,7 @@ TEST(AThousandGroups, OfThreadsLeaveNothing) {
   }
 }
 
-// In a process of its own. Returns whether all is well.
+// Runs in a process of its own. Returns whether all is well.
 bool process_rank(int rank, const std::string& place, bool tcp) {
   auto comm = join({.rank = rank, .size = 2, .rendezvous = place, .disable_shared_memory = tcp});
   make_groups(*comm, 100);

@@ -18,7 +18,7 @@ std::atomic<bool> counting{false};
 std::atomic<long> count{0};
 std::atomic<long> bytes{0};
 std::atomic<const char*> failing_thread{nullptr};
-std::atomic<long> allocations_left{0};  // On that thread, up to the last that fails.
+std::atomic<long> allocations_left{0};  // Up to the last that fails, on that thread.
 std::atomic<long> failures_wanted{0};
 
 bool fails() {
@@ -55,7 +55,7 @@ void* aligned(std::size_t size, std::align_val_t alignment) {
 
 }  // namespace
 
-// All forms: a sanitizer brings its own for those that are missing, and they would not match.
+// All forms are here: a sanitizer brings its own for missing ones, and those would not match.
 void* operator new(std::size_t size) { return counted(std::malloc(size == 0 ? 1 : size)); }
 void* operator new[](std::size_t size) { return operator new(size); }
 void* operator new(std::size_t size, std::align_val_t alignment) {

@@ -5,7 +5,7 @@
 
 namespace stretto::testing {
 
-// Counts what this program allocates, on all of its threads, while it exists. Not nested.
+// While it exists, counts the allocations of this program on all of its threads. Not nested.
 class AllocationCount {
  public:
   AllocationCount();
@@ -16,8 +16,8 @@ class AllocationCount {
   long value() const;
 };
 
-// While it exists, so many allocations on a thread of that name fail, one behind the other; the
-// first of them has that number, from 1. Not nested.
+// While it exists, `failures` allocations in a row fail on a thread with the name `thread`. The
+// first of them is that thread's `number`th, counted from 1. Not nested.
 class AllocationFailure {
  public:
   explicit AllocationFailure(const char* thread, long number = 1, long failures = 1);

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What DistributedDataParallel allocates in a pass, beyond what the module does, does not depend on
-// the number of parameters.
+// What DistributedDataParallel allocates in a pass, beyond the module's own allocations, does not
+// depend on the number of parameters.
 
 #include <optional>
 
@@ -24,8 +24,8 @@ torch::nn::Sequential layers(int count) {
   return model;
 }
 
-// Allocations of a step of all ranks, when the first steps have been made. `start` makes what runs
-// a step from a model.
+// Allocations in a step of all ranks, after the first steps. `start` makes the function that runs a
+// step from a model.
 template <class Start>
 double allocations_in_step(int layer_count, bool sets_to_none, const Start& start) {
   long counted = 0;
@@ -51,7 +51,7 @@ double allocations_in_step(int layer_count, bool sets_to_none, const Start& star
   return static_cast<double>(counted) / kSteps;
 }
 
-// What the wrapper adds to the plain module.
+// What the wrapper allocates in addition to the plain module.
 double added(int layer_count, bool sets_to_none, bool find_unused) {
   const auto plain = [](auto& model, Communicator&, const auto& measure) {
     measure([&](const torch::Tensor& x) { return model->forward(x); });

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// How things go on where a thread finds no memory.
+// What happens when a thread finds no memory.
 
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ TEST(AllocationFails, ALookUpThatCannotTellWhatItHasFoundIsOver) {
   EXPECT_TRUE(failure.has_happened());
 }
 
-// The others wait for what this one says to them in a fence, whichever allocation of it fails.
+// The other rank waits for what this one says in a fence, whichever of its allocations fails.
 TEST(AllocationFails, AFenceEndsOnAllRanks) {
   bool has_happened = true;
   long number = 0;
@@ -53,7 +53,7 @@ TEST(AllocationFails, AFenceEndsOnAllRanks) {
                                           .hosts = {0, 1}});
     on_threads_of(ranks, [&](const std::unique_ptr<Communicator>& rank) {
       StatusCode code = StatusCode::ok;
-      try {  // All of it: rank 1 may have failed before rank 0 has the memory.
+      try {  // It may all throw: rank 1 may fail before rank 0 has the memory.
         SymmetricMemory memory(*rank, 8);
         std::array<std::byte, 8> got{};
         memory.get(got, 1 - rank->rank().value(), 0);
@@ -85,7 +85,8 @@ ThreadName own_name() {
 class BothRanks {
  public:
   Work start(std::size_t rank) { return ranks_[rank]->all_reduce(data_[rank]); }
-  // The same, and the first allocation fails. Nothing: it has thrown for that.
+  // The same, but the first allocation fails. Returns nothing if the call has thrown because of
+  // that.
   std::optional<Work> start_with_failure(std::size_t rank) {
     const ThreadName own = own_name();
     const AllocationFailure failure(own.data());
@@ -95,7 +96,7 @@ class BothRanks {
       return std::nullopt;
     }
   }
-  // Drives rank 0 until `work` has ended, but leaves that for somebody to wait for.
+  // Drives rank 0 until `work` has ended, without waiting for `work`.
   void drive(Work& work) {
     bool has_ended = false;
     work.add_callback([&](const Status&) { has_ended = true; });
@@ -118,11 +119,11 @@ class BothRanks {
   Work never_ = ranks_[0]->recv(received_, {.from = 1});
 };
 
-// The way that takes no lock is free again, and no other rank has seen anything.
+// After the failure, the way without a lock is free again, and no other rank has noticed anything.
 TEST(AllocationFails, AnOperationThatLacksItCanBeCalledAgain) {
   BothRanks ranks;
   int thrown = 0;
-  // Those that nobody has waited for are not used again.
+  // Works that nobody has waited for are not used again.
   std::vector<Work> held;
   for (int call = 0; call < 6; ++call) {
     ranks.fill(1);
@@ -141,7 +142,7 @@ TEST(AllocationFails, AnOperationThatLacksItCanBeCalledAgain) {
   ranks.end();
 }
 
-// What has thrown for lack of memory is called again.
+// Repeats a call as long as it throws for lack of memory.
 template <class Call>
 auto until_there_is_memory(const Call& call) {
   while (true) {
@@ -153,7 +154,7 @@ auto until_there_is_memory(const Call& call) {
   }
 }
 
-// Whichever allocation fails, and also while what has been made is freed again.
+// Any allocation may fail, also while memory that has been made is freed again.
 TEST(AllocationFails, MemoryOfARankCanBeAskedForAgain) {
   const auto ranks = make_thread_ranks({.size = 2, .progress_thread = ProgressThread::never});
   const ThreadName own = own_name();
@@ -166,7 +167,7 @@ TEST(AllocationFails, MemoryOfARankCanBeAskedForAgain) {
   EXPECT_GT(number, 2);
 }
 
-// Of a rank whose peer on the same host reads nothing.
+// The memory of a rank whose peer on the same host reads nothing.
 class MemoryBetweenProcesses : public ::testing::Test {
  protected:
   MemoryBetweenProcesses() {
@@ -207,16 +208,16 @@ TEST_F(MemoryBetweenProcesses, FreeingNeedsNoMemory) {
 
 struct FirstCalls {
   std::vector<std::int32_t> hosts;  // Of the two ranks.
-  long failures;                    // So many allocations fail, one behind the other.
+  long failures;                    // As many allocations in a row fail.
 };
 
 class FirstCall : public ::testing::TestWithParam<FirstCalls> {
  protected:
-  // How a kind of operation ends on two ranks that have not called it before, where allocations
-  // fail from that number on. Nothing: there are not so many.
+  // How an all-reduce ends on two ranks that have not called one before, where allocations fail
+  // from the `number`th on. Returns nothing if there are fewer allocations.
   static std::optional<std::array<Status, 2>> call(long number) {
     std::atomic<int> told = 0;
-    const ScopeExit all_told([&] { EXPECT_EQ(told, 3) << number; });  // When the ranks have gone.
+    const ScopeExit all_told([&] { EXPECT_EQ(told, 3) << number; });  // Once the ranks are gone.
     const auto ranks = make_thread_ranks({.size = 2,
                                           .progress_thread = ProgressThread::never,
                                           .timeout = std::chrono::seconds(5),
@@ -260,7 +261,7 @@ class FirstCall : public ::testing::TestWithParam<FirstCalls> {
   }
 };
 
-// Well, or on both ranks with the reason. Who lacks memory for telling it, too, has thrown that.
+// It ends well, or on both ranks with the reason. A rank without memory for that, too, throws.
 TEST_P(FirstCall, EndsWhicheverAllocationFails) {
   const bool may_throw = GetParam().failures > 1;
   long number = 1;

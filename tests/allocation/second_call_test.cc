@@ -22,7 +22,7 @@ namespace {
 constexpr int kRanks = 2;
 constexpr std::size_t kElements = 3000;
 
-// What an operation of one rank may use. Options with lists are made once, as a program would.
+// The buffers of one rank's operations. Options with lists are made once, as in a program.
 struct Buffers {
   View small;
   View large;
@@ -99,8 +99,8 @@ std::vector<Tested> messages() {
   };
 }
 
-// A small message that comes before its receive is kept until then, as are all that may be for a
-// receive from any rank: two allocations, its bytes and its place in a list.
+// A small message that comes before its receive is kept until then, and so is each that a receive
+// from any rank may take. That costs two allocations: its bytes and its place in a list.
 std::vector<Tested> early_messages() {
   return {
       {"send_recv_any",
@@ -111,7 +111,7 @@ std::vector<Tested> early_messages() {
   };
 }
 
-// Their lists, and what they join, cost something: small and the same each time.
+// Lists and batches cost some allocations: few, and as many each time.
 std::vector<Tested> lists() {
   return {
       {"all_reduce_coalesced", [](auto& c, auto& b) { return c.all_reduce_coalesced(b.list); }},
@@ -155,7 +155,7 @@ class SecondCall : public ::testing::TestWithParam<Place> {
     return as_output(*private_.back());
   }
 
-  // One call on all ranks, by this thread; returns how often memory was allocated for it.
+  // Makes one call on all ranks, from this thread; returns how often memory was allocated for it.
   long run(const Start& start) {
     const AllocationCount count;
     std::array<Work, kRanks> works;
@@ -168,8 +168,9 @@ class SecondCall : public ::testing::TestWithParam<Place> {
     return count.value();
   }
 
-  // In one of a few series of calls. What comes before it is asked for is kept, and where more such
-  // messages come at once than ever before, because a thread had no core, room is made for them.
+  // One of a few series of calls must stay within `allowed`. Messages that come early are kept; if
+  // more of them come at once than ever before, because a thread had no core, their place is
+  // allocated.
   void expect_at_most(long allowed, const std::vector<Tested>& all) {
     constexpr int kSeries = 4, kCalls = 39;
     for (const auto& [name, start] : all) {

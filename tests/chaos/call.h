@@ -16,7 +16,7 @@
 
 namespace stretto::chaos {
 
-// What ranks do together in one step. Equal on all of them, unless one differs on purpose.
+// What ranks do together in one step. It is the same on all ranks, unless one differs on purpose.
 struct Call {
   Collective collective = Collective::all_reduce;
   DType dtype = DType::f32;
@@ -27,9 +27,9 @@ struct Call {
   bool registered_output = false;
 
   static Call draw(std::uint64_t seed, int ranks);
-  // One whose collective has that name.
+  // Draws a call, but with the collective of that name.
   static Call named(const std::string& name, std::uint64_t seed, int ranks);
-  // The same but for one field: "root", "count", "dtype" or "op"; or another "collective".
+  // The same call but for `field`: "root", "count", "dtype", "op"; or another "collective".
   Call differing(const std::string& field, int ranks) const;
 };
 
@@ -47,7 +47,7 @@ inline Call Call::draw(std::uint64_t seed, int ranks) {
   call.dtype = one_of(kDTypes);
   call.op = one_of(kOps);
   call.root = static_cast<int>(random.below(static_cast<std::uint64_t>(ranks)));
-  // Long ones are rare: most of the time should go into what happens between operations.
+  // Long calls are rare: most of the time should go into what happens between operations.
   call.count = kCounts[std::min(random.below(kCounts.size()), random.below(kCounts.size() + 2))];
   call.registered_input = random.below(2) == 0;
   call.registered_output = random.below(2) == 0;
@@ -94,7 +94,8 @@ class Buffers {
         private_input_(bytes_),
         private_output_(bytes_) {}
 
-  // Does the call and says what is wrong with the result; empty: nothing. Throws what it throws.
+  // Runs the call. Returns what is wrong with the result; empty if nothing is. Throws the call's
+  // errors.
   std::string run(Communicator& comm, const Call& call, int step) {
     const int size = comm.size();
     const int me = comm.rank().value();
@@ -144,7 +145,7 @@ class Buffers {
       case Collective::point_to_point:
         break;
     }
-    // Everybody sends to the next rank; there is no message to oneself.
+    // Each rank sends to the next one; there is no message to oneself.
     if (comm.size() == 1) return Work();
     const int next = (comm.rank().value() + 1) % comm.size();
     const int previous = (comm.rank().value() + comm.size() - 1) % comm.size();

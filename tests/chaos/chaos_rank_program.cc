@@ -29,7 +29,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// More than a group takes before it is another one.
+// More steps than a group makes before another group replaces it.
 constexpr int kStepsOfGroup = 100'000;
 
 int launched_size() {
@@ -40,7 +40,7 @@ int launched_size() {
 struct Options {
   std::string events;
   std::uint64_t seed = 1;
-  double seconds = 30;  // After which the ranks agree to end.
+  double seconds = 30;  // Then the ranks agree to end.
   int timeout_ms = 30000;
   int join_timeout_ms = 30000;
   bool shrinks = false;
@@ -54,7 +54,7 @@ struct Options {
   std::string collective = "all_reduce";
 };
 
-// Writes each event in one piece. What is not read is lost rather than waited for.
+// Writes each event in one piece. Events that do not fit into the pipe are lost: it never waits.
 class Events {
  public:
   Events(const std::string& path, int rank)
@@ -76,7 +76,7 @@ class Events {
   int rank_;
 };
 
-// Does `work` after a while, on a thread that is started now; never, after 0 ms.
+// Does `work` after `after_ms`, on a thread that is started now; never if that is 0.
 template <class Work>
 void later(int after_ms, Work work) {
   if (after_ms == 0) return;
@@ -86,11 +86,12 @@ void later(int after_ms, Work work) {
   }).detach();
 }
 
-// Allows this process `more` than it has of a resource, until the limit is lifted again.
+// Limits a resource to `more` than this process has of it (a file's size, to `more`). The limit is
+// lifted after `lift_after_ms`, or never if that is 0.
 void limit(const std::string& name, std::uint64_t more, int lift_after_ms) {
   std::uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
-  // The lowest free number: descriptors are handed out from there.
+  // The lowest free descriptor; new descriptors start there.
   const int next = ::dup(STDIN_FILENO);
   ::close(next);
   auto resource = RLIMIT_FSIZE;
@@ -109,7 +110,7 @@ void limit(const std::string& name, std::uint64_t more, int lift_after_ms) {
   ::setrlimit(resource, &lowered);
 }
 
-// What is reported needs memory itself.
+// Reports need memory, so limits are lifted for them.
 void lift_limits() {
   for (const auto resource : {RLIMIT_AS, RLIMIT_NOFILE, RLIMIT_FSIZE}) {
     rlimit now = {};
@@ -119,7 +120,7 @@ void lift_limits() {
   }
 }
 
-// Moves this process to a control group whose number of threads is limited, until it is not.
+// Moves this process to a control group that limits threads, until that limit is lifted.
 void limit_threads(const std::string& group, int lift_after_ms) {
   later(lift_after_ms, [=] { std::ofstream(group + "/pids.max") << "max"; });
   std::ofstream(group + "/cgroup.procs") << ::getpid();
@@ -184,8 +185,8 @@ class Worker {
            std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options_.seconds));
   }
 
-  // Collectives until all agree to end. False if a rank was lost and the others may go on, or, in
-  // an elastic job, if another one wants to come in.
+  // Runs collectives until all ranks agree to end. Returns false if a rank was lost and the others
+  // may go on, or, in an elastic job, if another one wants to join.
   bool loop(Communicator& comm, ElasticJob* job) {
     during_ = "step";
     try {
@@ -194,7 +195,7 @@ class Worker {
       for (bool ended = false; !ended; ++step_) {
         if (acts_ && step_ == options_.act_step) act(comm);
         if (step_ % 64 == 0) {
-          buffers = Buffers(comm);  // New registered memory, which the others have to take in.
+          buffers = Buffers(comm);  // New registered memory for the others to map.
           events_.write("step", {{"step", step_}});
         }
         const Call call = call_of(comm);
@@ -225,8 +226,8 @@ class Worker {
     events_.write("acts");
     const std::string field = options_.act.substr(9);
     if (field != "order") return call.differing(field, comm.size());
-    // What comes later, as by a rank that has left out a few calls. Messages are in no order with
-    // collectives.
+    // A later call of the sequence, as by a rank that has left out a few calls. It is no message,
+    // as messages and collectives have no common order.
     Call other = call;
     for (std::uint64_t seed = options_.seed;
          other.collective == call.collective || other.collective == Collective::point_to_point;
@@ -236,7 +237,8 @@ class Worker {
     return other;
   }
 
-  // Ranks were at different steps when they heard of a loss, and newcomers at none.
+  // Ranks were at different steps when they heard of a loss, and newcomers at none: all take rank
+  // 0's.
   void take_step_of_oldest(Communicator& comm) {
     std::int32_t next[1] = {(step_ / kStepsOfGroup + 1) * kStepsOfGroup};
     comm.broadcast(std::span<std::int32_t>(next)).wait();
@@ -244,7 +246,7 @@ class Worker {
   }
 
   bool all_want_to_end(Communicator& comm) {
-    // Not before the actor has had its turn, and an elastic job not before it is whole again.
+    // The actor must have had its turn, and an elastic job must be whole again.
     const bool whole = !options_.elastic || comm.size() == launched_size();
     std::uint8_t wants[1] = {Clock::now() >= end_ && step_ > options_.act_step + 64 && whole};
     comm.all_reduce(std::span<std::uint8_t>(wants), {.op = ReduceOp::max}).wait();
@@ -268,7 +270,8 @@ class Worker {
     } else if (what == "join-wrong-key") {
       ::setenv("STRETTO_JOB_KEY", std::string(64, 'a').c_str(), 1);
     } else if (what == "join-wrong-size") {
-      // Both that `stretto run` sets: variables that differ are this rank's own mistake.
+      // `stretto run` sets both; if only one changed, they would differ, which is this rank's own
+      // mistake.
       for (const char* variable : {"STRETTO_SIZE", "WORLD_SIZE"}) {
         ::setenv(variable, std::to_string(options_.act_value).c_str(), 1);
       }

@@ -1,9 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Compiles as it is, and must not with the names below defined: then the compiler says in each
-// block what stands behind the name, regular expressions between " & ". See
-// scripts/compile_fail_test.py.
+// Compiles as it is, but not with the names below defined. For each name, the compiler must then
+// complain in the name's block, with texts that match all regular expressions beside the name
+// (between " & "). See scripts/compile_fail_test.py.
 
 #include <cstdint>
 #include <span>
@@ -27,39 +27,39 @@ void collectives(stretto::Communicator& comm) {
   const stretto::Transfer transfer[] = {stretto::Transfer::recv(data, 1)};
   comm.batch_send_recv(transfer).wait();
 
-// A Work that nobody keeps would wait where the call stands, and tell nobody of a failure.
+// A dropped Work would wait inside the call's statement, and tell nobody of a failure.
 #ifdef ignored_work  // (ignoring return|nodiscard|unused-result)
   comm.barrier();
 #endif
-// An operation has one owner,
+// An operation has one owner, so a Work cannot be copied.
 #ifdef copied_work  // (deleted|implicitly deleted)
   stretto::Work copied = second;
 #endif
-// nor can it be given another by assignment.
+// Nor can a Work be copied by assignment.
 #ifdef assigned_work  // (deleted|implicitly deleted)
   first = second;
 #endif
-// A communicator is one rank's place in a group: there are no two of it.
+// A communicator is one rank's place in a group, so it cannot be copied.
 #ifdef copied_communicator  // (abstract|deleted)
   stretto::Communicator other = comm;
 #endif
-// A temporary that owns its elements would be gone before the operation ends.
+// A temporary that owns its elements would be destroyed before the operation ends.
 #ifdef temporary_output  // borrowed_range
   comm.all_reduce(std::vector<float>(3)).wait();
 #endif
-// The same of an input, which a send reads after the call.
+// The same holds for an input, which a send reads after the call.
 #ifdef temporary_input  // borrowed_range
   comm.send(std::vector<float>(3), {.to = 1}).wait();
 #endif
-// A constant buffer is no output,
+// A constant buffer cannot be an output.
 #ifdef const_output  // no matching (member )?function & is_const_v
   comm.all_reduce(constant).wait();
 #endif
-// nor is a span of constant elements, even a variable,
+// Nor can a span of constant elements, even if it is a variable.
 #ifdef const_span_output  // no matching (member )?function & is_const_v
   comm.recv(std::span(constant), {.from = 1}).wait();
 #endif
-// nor what a batch receives into.
+// Nor can a batch receive into constant elements.
 #ifdef transfer_into_constant  // no matching (member )?function & is_const_v
   (void)stretto::Transfer::recv(constant, 1);
 #endif
@@ -79,20 +79,20 @@ void types_and_options(stretto::Communicator& comm) {
   const stretto::DistributedDataParallelOptions options{.find_unused_parameters = true};
   (void)options;
 
-// Only types that have a dtype can be moved.
+// Only elements of types with a dtype can be moved.
 #ifdef type_without_dtype  // DTypeOf
   std::vector<long double> wide(3);
   comm.broadcast(wide).wait();
 #endif
-// Nothing computes with numbers of 8 bits: what looks like one would be taken for its bits.
+// There is no arithmetic on 8-bit floats: a number would be taken for the bits of one.
 #ifdef float8_from_number  // Float8E4M3
   const stretto::Float8E4M3 wrong(1.0f);
 #endif
-// The bits of a number are not converted to one in silence.
+// An integer with the bits of a Half is not silently converted to a Half.
 #ifdef half_from_integer  // (could not convert|no viable conversion|conversion from)
   const stretto::Half integer = std::uint16_t{1};
 #endif
-// An option of DistributedDataParallel that does not exist is named.
+// The compiler names an option of DistributedDataParallel that does not exist.
 #ifdef misspelt_option  // DistributedDataParallelOptions.*find_unused
   const stretto::DistributedDataParallelOptions misspelt{.find_unused = true};
 #endif

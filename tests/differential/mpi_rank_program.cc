@@ -5,9 +5,9 @@
 //
 //   mpirun -n P mpi_rank_program SEED FILE OPERATIONS [canary | threads]
 //
-// FILE is where stretto's ranks meet. Inputs are such that any order of reduction is exact. With
-// "canary" MPI gets one wrong number, which must be noticed. With "threads" there is no MPI but in
-// stretto: threads of each rank make groups at the same time.
+// FILE is where stretto's ranks meet. With the inputs, any order of reduction is exact. With
+// "canary", MPI gets one wrong number, which must be noticed. With "threads", only stretto calls
+// MPI: threads of each rank make groups at the same time.
 
 #include <fmt/format.h>
 #include <mpi.h>
@@ -34,7 +34,7 @@ namespace {
 
 struct Team {
   MPI_Comm mpi = MPI_COMM_NULL;
-  std::unique_ptr<Communicator> stretto;  // Null: this rank is not in it.
+  std::unique_ptr<Communicator> stretto;  // Null if this rank is not in it.
 };
 
 MPI_Datatype mpi_type(DType dtype) {
@@ -44,7 +44,7 @@ MPI_Datatype mpi_type(DType dtype) {
   return types.at(dtype);
 }
 
-// A mean is a sum here, to be divided afterwards.
+// A mean is a sum here, which is divided afterwards.
 MPI_Op mpi_op(ReduceOp op) {
   static const std::map<ReduceOp, MPI_Op> ops = {
       {ReduceOp::sum, MPI_SUM},    {ReduceOp::mean, MPI_SUM},    {ReduceOp::product, MPI_PROD},
@@ -65,7 +65,7 @@ void divide(Bytes& numbers, DType dtype, int divisor) {
   });
 }
 
-// Counts and where they begin, as MPI wants them.
+// Counts and displacements, as MPI takes them.
 struct Layout {
   std::vector<int> counts;
   std::vector<int> begins;
@@ -76,8 +76,8 @@ struct Layout {
   }
 };
 
-// What runs until it is compared: stretto's operation, as all tests try it, and MPI's on the same
-// inputs.
+// One problem, until its results are compared: stretto's operation, as in all tests, and MPI's on
+// the same inputs.
 class BothTrials {
  public:
   BothTrials(Team& team, const Problem& problem, bool canary)
@@ -90,7 +90,7 @@ class BothTrials {
     if (canary && rank_ == 0 && !input_.empty()) input_.back() ^= std::byte{1};
   }
 
-  // Runs both, stretto first; it need not have ended when MPI has.
+  // Runs both, stretto's first. That operation need not have ended when MPI's has.
   void run() {
     work_ = trial_.start();
     run_mpi();
@@ -99,7 +99,7 @@ class BothTrials {
     divide(output_, problem.dtype, problem.ranks);
   }
 
-  // Waits for stretto. Empty, or what is different.
+  // Waits for stretto's operation. Returns what differs; empty if nothing does.
   std::string difference() {
     work_.wait();
     if (output_ != oracle_.expected_of(rank_)) return "MPI has another result than the oracle";
@@ -114,7 +114,7 @@ class BothTrials {
     }
     return layout;
   }
-  // What this rank sends to each rank (receives from each) in an all_to_all.
+  // In an all_to_all, what this rank sends to each rank or, if not `sends`, receives from each.
   Layout row(bool sends) const {
     const int ranks = oracle_.problem().ranks;
     Layout layout;
@@ -177,9 +177,9 @@ class BothTrials {
   int rank_;
   Oracle oracle_;
   Trial trial_;
-  Bytes input_;  // MPI's, and
+  Bytes input_;  // MPI's, like the next.
   Bytes output_;
-  Work work_;  // Last: ends before its buffers go.
+  Work work_;  // Last: ends before its buffers are freed.
 };
 
 std::unique_ptr<Communicator> join_at(const std::string& place) {
@@ -191,7 +191,7 @@ std::unique_ptr<Communicator> join_at(const std::string& place) {
       {.rank = rank, .size = size, .rendezvous = place, .timeout = std::chrono::seconds(30)});
 }
 
-// A random program, and what of it is in flight.
+// A random program and its operations in flight.
 class Program {
  public:
   Program(std::uint64_t seed, const std::string& place, bool canary)
@@ -200,7 +200,7 @@ class Program {
     for (int i = 0; i < 3; ++i) split();
   }
 
-  // Empty, or what went wrong with which operation.
+  // Returns what went wrong, and with which operation; empty if nothing did.
   std::string run(int operations) {
     for (int number = 0; number < operations; ++number) {
       add(number);
@@ -212,7 +212,7 @@ class Program {
   }
 
  private:
-  // Each rank draws for all of them, so that all draw alike.
+  // Each rank draws the options of all ranks, so that all draw the same.
   void split() {
     RankVector<SplitOptions> options;
     for (int r = 0; r < teams_.front().stretto->size(); ++r) {
@@ -283,7 +283,7 @@ class Program {
   std::vector<std::pair<std::string, std::unique_ptr<BothTrials>>> in_flight_;
 };
 
-// Threads with a communicator each make groups of it; which thread comes first is up to each rank.
+// Threads make groups, each from its own communicator. Which thread comes first, differs by rank.
 std::string make_groups_in_threads(const std::string& place) {
   constexpr int kThreads = 4;
   constexpr int kGroups = 5;
@@ -311,7 +311,7 @@ std::string make_groups_in_threads(const std::string& place) {
   return trouble;
 }
 
-// Returns what went wrong.
+// Returns what went wrong; empty if nothing did.
 std::string run(char** arguments, bool canary, bool threads) {
   try {
     const std::string place = std::string("file://") + arguments[1];
@@ -327,7 +327,7 @@ std::string run(char** arguments, bool canary, bool threads) {
 }  // namespace stretto::testing
 
 int main(int argc, char** argv) {
-  // Where STRETTO_BACKEND says so, stretto calls MPI as well.
+  // With STRETTO_BACKEND=mpi, stretto calls MPI as well.
   int given = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &given);
   const bool canary = argc == 5 && std::string_view(argv[4]) == "canary";
@@ -343,7 +343,7 @@ int main(int argc, char** argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     std::fprintf(stderr, "seed %s, %s\nagain: mpirun -n %d %s %s %s %s\n", argv[1], failure.c_str(),
                  size, argv[0], argv[1], argv[2], argv[3]);
-    // An mpirun that ends a job may lose what its ranks have said last.
+    // When an mpirun ends a job, it may lose the last output of its ranks.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     MPI_Abort(MPI_COMM_WORLD, 1);
   }

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A second, independent oracle: the same random collectives through MPI and through stretto, in the
-// same processes.
+// MPI is a second, independent oracle: the same random collectives run through MPI and through
+// stretto, in the same processes.
 
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ TEST_P(Mpi, GivesTheSame) {
   EXPECT_EQ(ended.status, 0) << ended.errors;
 }
 
-// All collectives, dtypes and reductions, in groups as well, as far as they are MPI's own.
+// Stretto's backend is MPI: all collectives, dtypes and reductions that MPI has, also in groups.
 TEST_P(Mpi, GivesTheSameAsTheBackend) {
   const auto& [size, seed] = GetParam();
   const Ended ended = run_program(size, seed + 10, {}, "mpi");
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(, Mpi,
 
 class MpiCanary : public Mpi {};
 
-// One wrong number among thousands must be noticed, and said how to see it again.
+// One wrong number among thousands must be noticed, and the text must say how to see it again.
 TEST_P(MpiCanary, IsFound) {
   const auto& [size, seed] = GetParam();
   const Ended ended = run_program(size, seed, {"canary"});
@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(, MpiCanary, ::testing::Values(std::tuple(3, 1)));
 
 class MpiThreads : public Mpi {};
 
-// MPI waits for all ranks of a group that is made, and on another rank another group may be first.
+// MPI waits for all ranks of a new group, but another rank may be making another group first.
 TEST_P(MpiThreads, MakeGroupsAtTheSameTime) {
   const auto& [size, seed] = GetParam();
   const Ended ended = run_program(size, seed, {"threads"}, "mpi");

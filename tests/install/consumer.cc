@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Uses an installed stretto as somebody else's program would: a failure that is caught, and the sum
+// Uses an installed stretto like another project's program: catches a failure, and computes the sum
 // of all ranks.
 
 #include <cstdio>

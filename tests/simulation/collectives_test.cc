@@ -27,8 +27,8 @@ TEST_P(CollectiveSimulation, EqualsTheSerialOracle) {
   }
 }
 
-// Something happens to a rank at some moment. All that are left end, with the right result or with
-// an error that says what it was.
+// Something happens to a rank at some moment. On all ranks that are left, operations must end, with
+// the right result or with an error that says what has happened.
 void expect_told(SeededRun::Event event, int group, const std::string& filter) {
   for (const std::uint64_t seed : seeds_of(group)) {
     SeededRun run(seed, {.event = event});
@@ -53,7 +53,7 @@ TEST_P(CollectiveSimulation, ADisagreementIsToldToAll) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, CollectiveSimulation, testing::Range(0, kSeedGroups));
 
-// As a replay of one takes for granted.
+// A replay of one seed relies on this.
 TEST(SeedSimulation, TheSameSeedIsTheSameRun) {
   const auto trace = [](std::uint64_t seed) {
     constexpr int kRanks = 3;
@@ -87,7 +87,7 @@ TEST(SeedSimulation, RanksKnowTheirHostsWhichSeedsDraw) {
   EXPECT_LT(on_several, 20);
 }
 
-// With more ranks than seeds draw. Each pair of ranks takes 2 to 3 KiB of memory.
+// These are more ranks than seeds draw. Each pair of ranks takes 2 to 3 KiB of memory.
 TEST(ManyRanksSimulation, EqualTheSerialOracleAndNameAKilledRank) {
   constexpr int kRanks = 200;
   for (const std::uint64_t seed : {8, 12}) {
@@ -100,8 +100,8 @@ TEST(ManyRanksSimulation, EqualTheSerialOracleAndNameAKilledRank) {
   }
 }
 
-// Whether the tests above could fail. One wrong bit or one lost message anywhere must be noticed:
-// by a wrong result, by an error, or by ranks of which none can move any more.
+// Shows that the tests above could fail. One wrong bit or one lost message anywhere must be
+// noticed: by a wrong result, by an error, or by ranks of which none can move any more.
 void expect_caught(transport::sim::Wire::Fault fault) {
   int struck = 0;
   for (std::uint64_t seed = 0; seed < 100; ++seed) {

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// That ranks which agree pay nothing for finding out: a collective sends the messages of its
-// schedule and no other, the first time and the second.
+// Ranks that agree about an operation pay nothing for finding that out: a collective sends the
+// messages of its schedule and no other, in its first call and in later ones.
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ std::uint64_t messages_of(const schedule::Algorithm& algorithm) {
 
 class Frames : public ::testing::TestWithParam<schedule::Algorithm> {};
 
-// Buffers are small, so that nothing asks for leave to come and nothing is cut.
+// Buffers are so small that no message is announced first and none is cut.
 TEST_P(Frames, ACollectiveSendsWhatItsScheduleSaysAndNothingElse) {
   const schedule::Algorithm& algorithm = GetParam();
   testing::Problem problem{.collective = algorithm.collective,

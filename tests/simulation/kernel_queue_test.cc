@@ -1,9 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Executions on mapped memory whose kernels run on a queue that takes its time, as a device's
-// stream does: results are those of the host's queue, since nobody is told of what has not been
-// written yet.
+// Executions on mapped memory whose kernels run on a queue that is late, like a device's stream.
+// Results are those of the host's queue, since no rank is told of values before they are written.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +25,7 @@ using execution::KernelQueue;
 using execution::Window;
 using execution::Windows;
 
-// Does nothing before it has been asked several times whether it has, and then all.
+// Does nothing until it has been asked several times whether it is done, and then does all.
 class LateQueue final : public KernelQueue {
  public:
   Status run(const BoundStep& step, std::size_t count) override {
@@ -57,7 +56,7 @@ class LateQueue final : public KernelQueue {
 
 enum class Way { staged, registered, staged_on_host_queue };
 
-// All-reduces of some ranks, in one thread.
+// The ranks of some all-reduces, all on one thread.
 class Ranks {
  public:
   Ranks(int size, Way way, std::size_t count)
@@ -87,7 +86,7 @@ class Ranks {
     for (auto& endpoint : world_) endpoint->forget(1, memberships_[0].members, over);
   }
 
-  // Whether all come to the right end, the `sequence`th time.
+  // Expects the right end on all ranks, in the `sequence`th operation.
   void expect_right(std::uint32_t sequence, Way way) {
     const std::size_t bytes = oracle_.input_of(0).size();
     const auto own = [&](std::size_t r) {
@@ -118,11 +117,11 @@ class Ranks {
       EXPECT_TRUE(std::ranges::equal(output, expected)) << r;
     }
   }
-  // Whether ranks take the lines of what others have staged, whatever the processor is.
+  // Has ranks take, or leave, the lines of what others have staged, whatever the processor is.
   void take_lines(bool takes) {
     for (Windows& windows : windows_) windows.takes_lines = takes;
   }
-  // Whether a queue was waited for.
+  // Whether an execution has waited for its queue.
   bool has_waited() const {
     return std::ranges::any_of(queues_, [](const auto& q) { return q.refused() > 0; });
   }
@@ -199,7 +198,7 @@ TEST(HostQueue, CopiesTimesAFactor) {
   EXPECT_EQ(same, from);
 }
 
-// 24 bytes of a rank fit into its post; then InlineSteps carry out the plan, and nothing is staged.
+// 24 bytes of a rank fit into its post: then InlineSteps carry out the plan, and nothing is staged.
 TEST(InlineSteps, AreUsedForWhatFitsIntoThePosts) {
   for (const auto& [count, stages] :
        {std::pair(2u, false), std::pair(6u, false), std::pair(7u, true)}) {

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Pipelines on streams that are done when the dice say so: no two stages race for a slot, and a
-// check that finds none finds those that wait for too little.
+// Pipelines run on streams that take a random time. No two stages may race for a slot; and the
+// check for races must find the stages that wait for too little.
 
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ constexpr int kSeeds = 1000;
 
 struct Setting {
   int slots = 2;
-  int slots_told = 2;  // To the pipeline: more than there are is a mistake.
+  int slots_told = 2;  // The pipeline is told: more than there are is a mistake.
   bool records_too_early = false;
 };
 
@@ -50,7 +50,7 @@ class Run {
                 }).or_throw();
   }
 
-  // What is wrong; empty: nothing.
+  // Returns what is wrong; empty if nothing is.
   std::string go() {
     for (std::uint64_t steps = 0; pipeline_->ended() < slices_; ++steps) {
       if (steps == 100'000) return "stands still";
@@ -67,7 +67,8 @@ class Run {
  private:
   static constexpr std::size_t kElements = 8;
 
-  // Where a slice lies behind a stage: in staging that the next one uses, too; else in place.
+  // Where a slice lies after a stage: in staging, if the next stage uses that, too; otherwise in
+  // place.
   float* place_behind(const Pipeline::Task& task, int stage) {
     const auto& stages = design_->stages;
     const auto at = static_cast<std::size_t>(stage);
@@ -111,7 +112,7 @@ class Run {
   std::unique_ptr<Pipeline> pipeline_;
 };
 
-// The first seed that goes wrong, and how; empty: none of them.
+// The first seed that goes wrong, and how; empty if none does.
 std::string first_failure(const PipelineDesign& design, const Setting& setting) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     const std::string failure = Run(design, seed, setting).go();

@@ -24,7 +24,8 @@ namespace {
 using testing::ReducerCase;
 using testing::ReducerTrainer;
 
-// Runs a program on each rank of a simulation. Returns what each says, or throws, by rank.
+// Runs a program on each rank of a simulation. Returns, by rank, what each program returns or
+// throws.
 using Program = std::function<std::string(Communicator&)>;
 std::vector<std::string> run_all(Simulation& simulation, const Program& program) {
   RankVector<std::string> said(simulation.size());
@@ -50,7 +51,7 @@ std::string first_failure(const std::vector<std::string>& said) {
 class ReducerSimulation : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Seeds, ReducerSimulation, ::testing::Range(0, kSeedGroups));
 
-// A fifth of the seeds each.
+// These run a fifth of the seeds.
 class ReducerEventSimulation : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Seeds, ReducerEventSimulation, ::testing::Range(0, kSeedGroups / 5));
 
@@ -66,8 +67,9 @@ TEST_P(ReducerSimulation, StepsEqualTheSerialOracle) {
   }
 }
 
-// A rank gives up somewhere in a backward pass and does nothing more: all others are told so in
-// that step, wherever they are in it; or at the end of the step before, if it was faster there.
+// A rank gives up somewhere in a backward pass and does nothing more. All others are told so in
+// that step, wherever they are in it; or at the end of the step before, if the failing rank was
+// faster.
 TEST_P(ReducerEventSimulation, AFailureInMidBackwardIsToldToAllRanks) {
   for (const std::uint64_t seed : seeds_of(GetParam())) {
     const ReducerCase drawn = ReducerCase::draw(seed, 2);
@@ -97,7 +99,7 @@ TEST_P(ReducerEventSimulation, AFailureInMidBackwardIsToldToAllRanks) {
   }
 }
 
-// The process of a rank ends at some moment: all others say whose it was, if they need it.
+// A rank's process ends at some moment: all ranks that need it say which rank it was.
 TEST_P(ReducerEventSimulation, AKilledRankIsNamedByAllOthers) {
   for (const std::uint64_t seed : seeds_of(GetParam())) {
     const ReducerCase drawn = ReducerCase::draw(seed, 2);
@@ -127,8 +129,8 @@ class Counting : public PlainReduction {
   std::size_t reduced = 0;
 };
 
-// No rank makes a gradient before the buckets of all earlier ones are reduced, from the first step
-// on: if communication did not go on meanwhile, they would wait for ever.
+// From the first step on, no rank makes a gradient before the buckets of all earlier gradients are
+// reduced. If communication did not go on meanwhile, they would wait for ever.
 std::string train_patiently(Communicator& communicator, const ReducerCase& drawn) {
   constexpr int kPolls = 100'000;
   const auto counting = std::make_shared<Counting>();
@@ -170,13 +172,13 @@ TEST_P(ReducerEventSimulation, BucketsAreReducedWhileBackwardGoesOn) {
   }
 }
 
-// Whether the tests above could fail: the first message from one rank to another after a while is
+// Shows that the tests above could fail: after a while, the first message from rank 0 to rank 1 is
 // lost, or one bit of it is wrong.
 void expect_caught(transport::sim::Wire::Fault fault, double least_part) {
   int struck = 0, caught = 0;
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     ReducerCase drawn = ReducerCase::draw(seed, 2);
-    // Nobody looks at what is sent of gradients that are not used.
+    // Nobody looks at the messages for gradients that are not used.
     for (ReducerCase::Step& step : drawn.steps) {
       for (auto& uses : step.uses) std::ranges::fill(uses, ReducerCase::Use::used);
     }
@@ -197,7 +199,7 @@ TEST(ReducerSimulationCanary, ALostMessageIsCaught) {
   expect_caught(transport::sim::Wire::Fault::loss, 1);
 }
 
-// Not if it is one between two gradients, or one of a rank's report that nobody needs.
+// It is not caught between two gradients, nor in a part of a rank's report that nobody needs.
 TEST(ReducerSimulationCanary, AFlippedBitIsCaughtMostly) {
   expect_caught(transport::sim::Wire::Fault::flip, 0.3);
 }

@@ -27,7 +27,7 @@ std::size_t draw_count(Random& random, const ScenarioOptions& options, std::size
   return random.below(60);
 }
 
-// Where the algorithm has an order of its own, inputs are such that it makes no difference.
+// If the algorithm has an order of its own, the oracle takes inputs for which any order is right.
 testing::Problem draw_problem(Random& random, const ScenarioOptions& options,
                               Collective collective) {
   const auto ranks = static_cast<std::uint64_t>(options.ranks);
@@ -62,7 +62,7 @@ testing::Problem draw_problem(Random& random, const ScenarioOptions& options,
   return problem;
 }
 
-// A collective whose result is computed from everybody's input.
+// A collective whose result the oracle computes from all inputs.
 class CollectiveScenario final : public Scenario {
  public:
   explicit CollectiveScenario(const testing::Problem& problem)

@@ -13,17 +13,18 @@
 
 namespace stretto::simulation {
 
-// What may be drawn.
+// What a scenario may be drawn from.
 struct ScenarioOptions {
   int ranks = 1;
-  // Only what a single wrong bit in flight makes wrong somewhere: sums of integers, and moves.
+  // Only operations that one wrong bit in flight makes wrong somewhere: sums of integers, and
+  // moves.
   bool sensitive = false;
-  // Of a kind that takes longer than a segment, now and then.
+  // Also, now and then, an operation that is longer than a segment.
   bool large = true;
 };
 
-// One operation that all ranks do together, with the buffers of all of them and what they should
-// hold afterwards. Keeps its address from begin() to the end of the operation.
+// One operation that all ranks run together, with all their buffers and the values that these
+// should hold afterwards. Must keep its address from begin() to the end of the operation.
 class Scenario {
  public:
   // Draws collective, algorithm, counts, type and content.
@@ -32,9 +33,10 @@ class Scenario {
 
   // Submits the operation on a rank.
   virtual Work begin(Communicator& comm) = 0;
-  // What is wrong with the result on a rank; empty: nothing. Valid when the operation has ended.
+  // What is wrong with the result on a rank; empty if nothing is. Valid when the operation has
+  // ended.
   virtual std::string check(int rank) const = 0;
-  // "all_gather(f32 [1024]) by ring, in place".
+  // Such as "all_gather(f32 [1024]) by ring, in place".
   virtual std::string describe() const = 0;
 };
 

@@ -17,7 +17,7 @@ using transport::sim::Wire;
 
 constexpr int kRanksMax = 9;
 #if defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t kSeeds = 100;  // Each takes ten times as long, by the same code.
+constexpr std::uint64_t kSeeds = 100;  // Each takes ten times as long, with the same code.
 #else
 constexpr std::uint64_t kSeeds = 1000;
 #endif
@@ -28,7 +28,8 @@ std::optional<std::uint64_t> number(const std::string& variable) {
 }
 
 // In a third of the worlds all ranks are on one host; in another third they lie in the order of
-// hosts. Not of many ranks: a program proves the schedules for a placement that tests have not.
+// hosts. Many ranks are on one host: for a placement without a proof from tests, a program would
+// prove its schedules itself.
 group::HostList draw_hosts(Random random, int ranks) {
   group::HostList hosts;
   if (ranks > kRanksMax || random.below(3) == 0) return hosts;
@@ -104,7 +105,7 @@ void SeededRun::submit_disagreement() {
 void SeededRun::go() {
   simulation_->run();
   if (options_.event == Event::none) return;
-  // Whoever has got through all of it before it happened asks once more.
+  // Ranks that had got through all operations before the event learn of it from one more.
   for (int r = 0; r < size(); ++r) {
     simulation_->submit(r, [](Communicator& comm) { return comm.barrier(); });
   }

@@ -14,15 +14,15 @@
 
 namespace stretto::simulation {
 
-// The seeds of all tests are dealt out to this many, so that one sees how far they are and several
-// processes can share the work.
+// All seeds are dealt out to this many groups, so that progress can be seen, and several processes
+// can share the work.
 inline constexpr int kSeedGroups = 10;
 
-// The seeds of one group: of the thousand that are always run, or of those that the environment
-// names.
+// The seeds of one group: of the thousand that are always run (a hundred under AddressSanitizer),
+// or of the seeds that the environment names.
 std::vector<std::uint64_t> seeds_of(int group);
 
-// One line for a shell that runs one seed again.
+// A line for a shell that runs one seed again.
 std::string replay_command(const std::string& filter, std::uint64_t seed);
 
 // What one seed draws: a world and a sequence of operations in it.
@@ -38,16 +38,16 @@ class SeededRun {
   struct Options {
     Event event = Event::none;
     transport::sim::Wire::Fault fault = transport::sim::Wire::Fault::none;  // On some link.
-    std::optional<int> ranks = std::nullopt;  // Else drawn, or what the environment says.
+    std::optional<int> ranks = std::nullopt;  // Otherwise drawn, or from the environment.
   };
   SeededRun(std::uint64_t seed, const Options& options);
 
   int size() const { return simulation_->size(); }
   void go();
-  // What is wrong after go(); empty: nothing. Names the first operation that failed.
+  // What is wrong after go(); empty if nothing is. Names the first operation that failed.
   std::string failure() const;
-  // The same after an event: then operations may fail, if they say why, and every rank that is left
-  // must have heard of it in the end.
+  // The same after an event. Operations may fail then, if they say why, and in the end every rank
+  // that is left must have heard of the event.
   std::string failure_after_event() const;
   // Whether the fault has happened.
   bool struck() const;
@@ -62,10 +62,10 @@ class SeededRun {
   Options options_;
   group::HostList hosts_;
   std::vector<std::unique_ptr<Scenario>> scenarios_;
-  RankVector<std::vector<float>> odd_;      // Of the operation about which ranks disagree.
-  std::unique_ptr<Simulation> simulation_;  // Ends before the buffers of its operations.
-  int faulty_ = 0;  // The rank to which something happens, or whose message is hit,
-  int other_ = 0;   // on its way to this one, or the other end of the link.
+  RankVector<std::vector<float>> odd_;      // Of the disagreement.
+  std::unique_ptr<Simulation> simulation_;  // Destroyed before its operations' buffers.
+  int faulty_ = 0;  // The rank to which the event happens, or that sends the faulty message.
+  int other_ = 0;   // That message's receiver, or the other end of the link that is cut.
 };
 
 }  // namespace stretto::simulation

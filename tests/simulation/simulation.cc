@@ -40,7 +40,7 @@ Simulation::Simulation(const Options& options) : random_(options.seed) {
   }
 }
 
-// Nobody takes turns any more, so a Work that is not done would be waited for in vain.
+// Nobody takes turns any more, so nothing would end the wait for a Work that is not done.
 Simulation::~Simulation() {
   for (SimulatedRank& rank : ranks_) rank.communicator->abort("the simulation is over");
 }
@@ -95,8 +95,8 @@ void Simulation::activate(int rank) {
   active_.push_back(rank);
 }
 
-// A turn of a random rank among those that may have something to do, some turns after each other.
-// Returns whether one may still have.
+// Random ranks among those that may have something to do take some turns, one after the other.
+// Returns whether a rank may still have something to do.
 bool Simulation::take_turns() {
   for (int i = 0; i < 4 * size(); ++i) {
     network_->pass(transport::sim::Time(random_.below(100)));
@@ -114,7 +114,7 @@ bool Simulation::take_turns() {
   return true;
 }
 
-// A turn of each rank, also of those that nothing has happened to. Returns whether anything moved.
+// Each rank takes a turn, even if nothing has happened to it. Returns whether anything moved.
 bool Simulation::sweep() {
   bool moved = false;
   for (SimulatedRank& rank : ranks_) moved = take_turn(rank) || moved;
@@ -126,7 +126,7 @@ void Simulation::run() {
   bool goes_on = true;
   while (goes_on) {
     if (take_turns() || network_->skip()) continue;
-    // The event may come in the middle of the sweep: then what it brings about is to come.
+    // If the event comes in the middle of the sweep, its effects are still to come.
     goes_on = event_ != nullptr;
     goes_on = sweep() || goes_on;
   }
@@ -151,7 +151,7 @@ void Simulation::run_on(SimulatedRank& rank, const Program& program) {
   wait_for_turn(rank);
   program(*rank.communicator);
   --programs_;
-  // What others wait for may still lie here.
+  // This rank may still hold messages that others wait for.
   while (programs_ > 0) rank.engine->turn();
   rank.has_thread = false;
   schedule_next();
@@ -174,8 +174,8 @@ void Simulation::schedule_next() {
   }
 }
 
-// The clock stands still while something can move. Chance leaves out some rank for a while, and a
-// program may ask many times before it goes on: only a long silence is the end.
+// The clock stands still while something can move. By chance a rank may get no turn for a while,
+// and a program may ask many times before it goes on: so only a long silence is the end.
 void Simulation::after_progress(SimulatedRank& rank, bool moved) {
   constexpr int kSilence = 2000;
   constexpr std::uint64_t kTimeAtOnce = 100'000;

@@ -18,15 +18,15 @@
 
 namespace stretto::simulation {
 
-// A job whose ranks share one thread and a simulated network: who moves when, how fast bytes travel
-// and how they are cut is all decided by a seed. What the ranks do is submitted beforehand; run()
-// lets them do it, each in its own order and at moments of its own.
+// A job whose ranks share one thread and a simulated network. A seed decides which rank moves when,
+// how fast bytes travel and how they are cut. What the ranks do is submitted beforehand; run() lets
+// each rank do it, in its own order and at moments of its own.
 class Simulation {
  public:
   struct Options {
     int ranks = 1;
     std::uint64_t seed = 0;
-    // Of each rank, for algorithms that go by them; empty: all are on one. No rank maps memory.
+    // The host of each rank, for algorithms that use hosts; empty: all on one. No rank maps memory.
     group::HostList hosts = {};
   };
   explicit Simulation(const Options& options);
@@ -40,8 +40,8 @@ class Simulation {
   using Submit = std::function<Work(Communicator&)>;
   void submit(int rank, Submit call) { ranks_[index(rank)].waiting.push_back(std::move(call)); }
 
-  // When that many turns have been taken: kills a rank, which then takes part in nothing any more;
-  // or cuts the link between two. One such event per simulation.
+  // When `turn` turns have been taken, kills a rank, which then takes part in nothing any more; or
+  // cuts the link between two ranks. There is one such event per simulation.
   void kill_at(std::uint64_t turn, int rank);
   void cut_at(std::uint64_t turn, int rank, int other);
 
@@ -49,16 +49,17 @@ class Simulation {
   void run();
   std::uint64_t turns() const { return turns_; }
 
-  // Instead: runs a program that may block on each rank, on a thread of its own. One thread at a
-  // time moves, and where it makes progress the next one is drawn from the seed. A program must not
-  // throw.
+  // Runs a program that may block on each rank, on a thread of its own, instead of what was
+  // submitted. One thread at a time moves; where it makes progress, the seed draws the next one. A
+  // program must not throw.
   using Program = std::function<void(Communicator&)>;
   void run(const Program& program);
-  // Whether ranks still waited there when nothing could move any more; all links were cut then.
+  // Whether that run() had ranks that waited when nothing could move any more; it cut all links
+  // then.
   bool was_stuck() const { return stuck_; }
 
-  // How each operation of a rank ended, in the order of submission; nothing where it has not, which
-  // after run() means that it never will.
+  // How each operation of a rank ended, in the order of submission. After run(), an operation
+  // without an outcome will never end.
   std::vector<std::optional<Status>> outcomes(int rank) const;
 
  private:
@@ -95,15 +96,15 @@ class Simulation {
   std::shared_ptr<transport::sim::Network> network_;
   std::vector<SimulatedRank> ranks_;
   std::uint64_t eagerness_total_ = 0;
-  // Those that may have something to do: others get no turns.
+  // Ranks that may have something to do: others get no turns.
   std::vector<int> active_;
   std::uint64_t turns_ = 0;
   std::uint64_t event_turn_ = 0;
-  std::function<void()> event_;  // Still to come; or none.
-  int programs_ = 0;             // That have not ended.
-  int idle_turns_ = 0;           // Since something has moved, or the clock.
+  std::function<void()> event_;  // The event to come; null if there is none.
+  int programs_ = 0;             // Programs that have not ended.
+  int idle_turns_ = 0;           // Since something, or the clock, has moved.
   bool stuck_ = false;
-  std::mutex mutex_;  // Guards this: the one whose thread moves.
+  std::mutex mutex_;  // Guards moving_, whose thread may move.
   const SimulatedRank* moving_ = nullptr;
 };
 
