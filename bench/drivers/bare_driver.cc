@@ -22,38 +22,38 @@
 #include "stretto/kernel/wide_loop.h"
 #include "tools/bench/board.h"
 
-// No library but plain loops that do what ranks of one host have to do, without checks, names or
+// No library, but plain loops that do what ranks of one host have to do, without checks, names or
 // failures: a guide to which ratios are possible. Command line, besides that of every driver:
 // --rank R --ranks N.
 //
-//   barrier              each rank writes a line of its own and waits for everybody's
+//   barrier              each rank writes its own line and waits for the lines of all ranks
 //   all_reduce
-//     on its own memory  which all have mapped: each rank sums its share of everybody's buffer and
-//                        writes it into everybody's
-//     on private memory  the same, a piece at a time, which it fetches by process_vm_readv and
-//                        writes by process_vm_writev: one copy each
+//     on its own memory  all ranks have mapped it: each rank sums its share of all buffers and
+//                        writes the sums into all buffers
+//     on private memory  the same, a piece at a time: a rank fetches it by process_vm_readv and
+//                        writes it by process_vm_writev, one copy each
 //   broadcast, all_gather, all_to_all
-//                        each rank copies what it is to have from where it lies, by memcpy where
-//                        that is mapped, else by process_vm_readv
-//     of few bytes       a broadcast's root writes them behind its line, for the others to copy
+//                        each rank copies its output from where it lies: by memcpy if that is
+//                        mapped, otherwise by process_vm_readv
+//     of few bytes       a broadcast's root writes them after the lines, for the others to copy
 //
 // With the algorithm "staged", private memory is copied twice instead: into mapped memory and out
-// of it, a piece at a time, in two turns.
+// of it, a piece at a time, in two slots by turns.
 //
-// An all_reduce in place only, and all of buffers that the ranks can divide.
+// An all_reduce must be in place; except for a broadcast, ranks must be able to divide the buffers.
 namespace stretto::bench {
 namespace {
 
 constexpr int kMaxRanks = 64;
 constexpr std::size_t kMaxBytes = 256 << 20;
 constexpr std::size_t kBuffersOfRank = 2;  // An input and an output.
-// Behind a line.
+// For a broadcast of few bytes, after the lines.
 constexpr std::size_t kFewBytes = 16 * 1024;
-// Read at a time, so that what is read is still in the cache when it is summed.
+// Read at a time, so that it is still in the cache when it is summed.
 constexpr std::size_t kPieceBytes = 256 * 1024;
 constexpr std::size_t kStagedCount = 128 * 1024 / sizeof(float);
 
-// In memory that all ranks have mapped: this, and behind it the buffers of each rank.
+// The start of the memory that all ranks have mapped; the buffers of each rank follow it.
 struct Shared {
   struct alignas(128) Line {
     std::atomic<std::uint64_t> met{0};
@@ -61,15 +61,15 @@ struct Shared {
   std::array<Line, kMaxRanks> lines;
   std::array<std::atomic<std::int32_t>, kMaxRanks> processes;
   std::array<std::atomic<float*>, kMaxRanks> buffers;
-  std::array<std::atomic<bool>, kMaxRanks> refused;  // To read some other's memory.
-  // In turns: whoever writes one has met all who have read the other.
+  std::array<std::atomic<bool>, kMaxRanks> refused;  // Cannot read some rank.
+  // Used by turns: before the root writes one, it has met all ranks that have read it.
   alignas(128) std::array<std::array<std::byte, kFewBytes>, 2> few;
 
   static constexpr std::size_t kBytes = 1 << 16;
 };
 static_assert(sizeof(Shared) <= Shared::kBytes);
 
-// Both get the sum.
+// Both arrays get the sum.
 STRETTO_WIDE void add_both(float* a, float* b, std::size_t count) {
   STRETTO_LOOP_OF_VECTORS
   for (std::size_t i = 0; i < count; ++i) {
@@ -89,7 +89,7 @@ class Bare final : public Library {
   Bare(int rank, int size, const std::string& folder)
       : Library(rank, size), yields_(allowed_cores() < size) {
     if (size > kMaxRanks) throw std::runtime_error("at most 64 ranks");
-    // Where only descendants may be read, this asks for an exception.
+    // Where only a process's ancestors may read its memory, this asks for an exception.
     (void)::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     share_memory(folder + "/bare.memory");
     shared_->processes[static_cast<std::size_t>(rank)] = ::getpid();
@@ -116,7 +116,7 @@ class Bare final : public Library {
     if (!divides && job.operation != "broadcast") return {};
     const bool mapped = is_mapped(job.input) && is_mapped(job.output);
     if (job.algorithm == "staged") {
-      // The mapped buffers are where it stages.
+      // Mapped buffers are where it stages, so none may be in use.
       if (mapped || (job.operation == "all_reduce" && job.input != job.output)) return {};
       return staged_call(job);
     }
@@ -130,7 +130,7 @@ class Bare final : public Library {
   }
 
  private:
-  // Rank 0 makes it and says where, in `note`; it has no name of its own that could stay behind.
+  // Rank 0 makes the memory and writes its path into `note`. No named file could stay behind.
   void share_memory(const std::string& note) {
     const std::size_t bytes =
         Shared::kBytes + static_cast<std::size_t>(size_) * kBuffersOfRank * kMaxBytes;
@@ -163,7 +163,8 @@ class Bare final : public Library {
     return buffer >= memory_of(rank_) && buffer < memory_of(rank_ + 1);
   }
 
-  // All ranks ask for theirs in the same order, so buffers of one operation lie at the same place.
+  // All ranks ask for theirs in the same order, so an operation's buffers lie at the same place on
+  // each.
   std::shared_ptr<float> lend(std::size_t index) {
     if (lent_[index]) return nullptr;
     lent_[index] = true;
@@ -206,7 +207,7 @@ class Bare final : public Library {
     }
   }
 
-  // This rank's share of the buffer of the rank that is `distance` ranks on.
+  // This rank's share of the buffer of the rank that comes `distance` ranks after it.
   float* of(int distance, std::size_t share) const {
     return memory_of((rank_ + distance) % size_) + share * static_cast<std::size_t>(rank_);
   }
@@ -220,7 +221,7 @@ class Bare final : public Library {
         fetch((rank_ + i) % size_, begin + first, piece_.data(), count);
         add(job.output + begin + first, piece_.data(), count);
       }
-      // While all of it is still in this core's cache.
+      // All of it is still in this core's cache.
       for (int i = 1; i < size_; ++i) {
         store((rank_ + i) % size_, begin + first, job.output + begin + first, count);
       }
@@ -258,7 +259,7 @@ class Bare final : public Library {
     };
   }
 
-  // A slot of what `rank` stages at this turn.
+  // The slot number `slot` of what `rank` stages at this turn.
   float* staged(int rank, int slot) const {
     const std::size_t slots = turn_ % 2 * static_cast<std::size_t>(size_);
     return memory_of(rank) + (slots + static_cast<std::size_t>(slot)) * kStagedCount;
@@ -322,7 +323,7 @@ class Bare final : public Library {
     });
   }
 
-  // From this one on, with where its share begins.
+  // Calls `use` for each rank, from this one on, with the place where that rank's share begins.
   template <class Use>
   void for_each_rank(const Job& job, const Use& use) const {
     for (int i = 0; i < size_; ++i) {
@@ -338,7 +339,7 @@ class Bare final : public Library {
     if (rank_ != 0) std::copy_n(few, job.count, job.output);
   }
 
-  // All ranks come to the same answer.
+  // All ranks get the same answer.
   bool can_read_private(const Job& job) {
     shared_->buffers[static_cast<std::size_t>(rank_)] = job.input;
     shared_->refused[static_cast<std::size_t>(rank_)] = false;
@@ -369,7 +370,8 @@ class Bare final : public Library {
     return copies(::process_vm_readv, rank, begin, to, count);
   }
 
-  // Between elements of the buffer of `rank` and memory of this one.
+  // Copies between elements of the buffer of `rank` and this rank's memory; returns whether it
+  // could.
   template <class Copy>
   bool copies(const Copy& copy, int rank, std::size_t begin, float* own, std::size_t count) {
     const auto i = static_cast<std::size_t>(rank);
@@ -383,7 +385,7 @@ class Bare final : public Library {
   bool yields_;
   Shared* shared_ = nullptr;
   std::uint64_t met_ = 0;
-  std::uint64_t turn_ = 0;  // Of staging.
+  std::uint64_t turn_ = 0;  // Counts pieces that were staged.
   std::array<bool, kBuffersOfRank> lent_{};
   std::vector<float> piece_;
 };

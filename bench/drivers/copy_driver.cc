@@ -6,9 +6,9 @@
 #include "bench/drivers/driver.h"
 #include "tools/bench/copy_bound.h"
 
-// No library but the bound that all of them share: every rank copies its input to its output, all
-// at the same time, which moves as many bytes as every rank gets, and as much memory as an
-// all-reduce must. Command line, besides that of every driver: --rank R --ranks N.
+// No library, but the bound for all libraries: every rank copies its input to its output, all at
+// the same time. This moves as many bytes as every rank gets, and as much memory as an all-reduce
+// must. Command line, besides that of every driver: --rank R --ranks N.
 namespace stretto::bench {
 namespace {
 
@@ -18,7 +18,7 @@ class Copies final : public Library {
 
   std::string version() const override { return "memcpy"; }
 
-  // The algorithm is "plain" (or nothing), or "past_cache": with non-temporal stores.
+  // The algorithm is "plain" (or empty), or "past_cache", which uses non-temporal stores.
   std::function<void()> make_call(const Job& job) override {
     if (job.operation != "copy") return {};
     auto* const to = reinterpret_cast<std::byte*>(job.output);
@@ -27,7 +27,8 @@ class Copies final : public Library {
     if (job.algorithm == "past_cache") return [=] { copy_past_cache(to, from, bytes); };
     return [=] {
       std::memcpy(to, from, bytes);
-      // Nobody reads the copy between two of a batch: without this it could be left out.
+      // Nobody reads the copy between two calls of a batch: without this the compiler could drop
+      // the copy.
       asm volatile("" : : "r"(to) : "memory");
     };
   }

@@ -2,16 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A rank of ./dev bench ddp that trains with stretto. Each line of its input is an order:
-//   train MODEL MODE ZERO STEPS    prints the microseconds that each step took, by the clock on the
-//                                  wall and of all threads of this process together
+//   train MODEL MODE ZERO STEPS    prints the microseconds that each step took: by the wall clock,
+//                                  and in processor time of all threads of this process
 //   fingerprint MODEL MODE         prints a number that depends on every bit of the parameters
-//   floor MODEL floor              prints a number of what the ranks have added up in mode floor
-// The models are on the device that --device says, a name that PyTorch knows: cpu without it.
-// MODE is none (without communication), meet (the ranks meet once a step, and that is all), floor
-// (they meet, add up as many bytes as the gradients have, and meet), ddp, measured (with buckets of
-// measured size), or no_sync (wrapped, but without communication); ZERO is what becomes of
-// gradients between steps: none or zero. Answers are lines of JSON. Where the ranks meet is in
-// STRETTO_*, as always.
+//   floor MODEL floor              prints a number from what the ranks have added up in mode floor
+// The models are on the device that --device names for PyTorch; without it, on the cpu. MODE is
+// none (no communication), meet (the ranks meet once a step, and nothing else), floor (they meet,
+// add up as many bytes as the gradients have, and meet again), ddp, measured (with buckets of
+// measured size), or no_sync (wrapped, but without communication). ZERO says whether gradients
+// become none or zero between steps. Answers are lines of JSON. STRETTO_* say where the ranks meet,
+// as always.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -46,8 +46,8 @@ double microseconds(clockid_t clock) {
   return 1e6 * static_cast<double>(now.tv_sec) + 1e-3 * static_cast<double>(now.tv_nsec);
 }
 
-// Numbers of each rank in memory that all ranks have mapped, and the least that a mean of them
-// takes: each rank reads its share of everyone's, and writes it to everyone.
+// Numbers of each rank in memory that all ranks have mapped. run() does the least that a mean of
+// them takes: each rank reads its share of all ranks' numbers, and writes the mean to all ranks.
 class Floor {
  public:
   Floor(Communicator& communicator, std::size_t count)
@@ -79,7 +79,7 @@ class Floor {
     }
     communicator_.barrier().wait();
   }
-  // The greatest of this rank's numbers if it is also the least one.
+  // The value of this rank's numbers if all of them are equal; otherwise NaN.
   float number() const {
     const std::span<const float> own(numbers_ + rank_ * count_, count_);
     const auto [least, most] = std::ranges::minmax(own);
@@ -89,7 +89,7 @@ class Floor {
  private:
   static constexpr std::size_t kPiece = 4096;  // Stays in the nearest cache.
 
-  // A file without a name once all have opened it.
+  // Maps a file that has no name any more once all ranks have opened it.
   static float* map(Communicator& communicator, std::size_t bytes) {
     std::vector<std::int32_t> maker = {::getpid()};
     communicator.broadcast(maker).wait();
@@ -154,7 +154,7 @@ class Trainee {
   }
   NoSync no_sync() { return ddp_->no_sync(); }
 
-  // A sum that wraps around, so its order does not matter.
+  // The sums wrap around, so the order of additions does not matter.
   std::int64_t fingerprint() const {
     std::uint64_t sum = 0;
     for (const torch::Tensor& parameter : model_->parameters()) {
@@ -239,7 +239,7 @@ int main(int argc, char** argv) {
     small = small || word == "--small";
     if (word == "--device" && i + 1 < argc) device = argv[++i];
   }
-  // The linker leaves out what no function is called of.
+  // The linker leaves out a library none of whose functions are called, so this loads it.
   if (device.starts_with("cuda")) (void)::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   try {
     stretto::bench::Driver driver(small, torch::Device(device));

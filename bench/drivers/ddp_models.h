@@ -11,8 +11,8 @@
 
 #include <torch/torch.h>
 
-// The models that ./dev bench ddp trains. bench/drivers/ddp_models.py has the same ones, built in
-// the same order from the same numbers, so that both start and go on with the same bits.
+// The models that ./dev bench ddp trains. bench/drivers/ddp_models.py builds the same models in the
+// same order from the same numbers, so that both start and go on with the same bits.
 namespace stretto::bench {
 
 class TrainedModel : public torch::nn::Module {
@@ -160,7 +160,7 @@ class Transformer : public TrainedModel {
   torch::nn::Linear last_{nullptr};
 };
 
-// Many gradients of 64 bytes: next to nothing but what each of them costs.
+// Many gradients of 64 bytes: there is little but the fixed cost of each gradient.
 class Crumbs : public TrainedModel {
  public:
   explicit Crumbs(int count) {
@@ -176,8 +176,8 @@ class Crumbs : public TrainedModel {
   std::vector<torch::Tensor> crumbs_;
 };
 
-// The model of that name from a fixed seed; small ones, for tests, differ in nothing but sizes.
-// Null if there is none.
+// The model of that name, from a fixed seed. Small models are for tests, and differ only in sizes.
+// Null if there is no such model.
 inline std::shared_ptr<TrainedModel> make_model(const std::string& name, bool small) {
   torch::manual_seed(1);
   if (name == "mlp") return std::make_shared<Mlp>(small ? 32 : 1024);

@@ -22,7 +22,7 @@
 namespace stretto::bench {
 namespace {
 
-// A call takes a tenth of a second and varies little; there are repeats besides.
+// From this size on, a call takes a tenth of a second and varies little; there are repeats besides.
 constexpr std::size_t kFewSamplesFromBytes = std::size_t{64} << 20;
 
 std::runtime_error system_error(const std::string& what) {
@@ -54,7 +54,7 @@ std::string quoted(const std::string& text) {
   return result + '"';
 }
 
-// What a rank hears from its parent, and tells it.
+// What a rank hears from its parent, and what it tells its parent.
 class Pipes {
  public:
   Pipes(const std::string& folder, int rank)
@@ -68,7 +68,7 @@ class Pipes {
   Pipes(const Pipes&) = delete;
   Pipes& operator=(const Pipes&) = delete;
 
-  // Nothing if this was the end.
+  // Nothing if the parent has said "quit".
   std::optional<Request> next_request() {
     std::array<char, 512> line{};
     ssize_t count = 0;
@@ -112,7 +112,7 @@ class Pipes {
     return descriptor;
   }
 
-  // One write of less than PIPE_BUF bytes, which those of other ranks do not come between.
+  // Writes less than PIPE_BUF bytes at once, so that other ranks' lines do not come between.
   void tell(const std::string& members) {
     const std::string line = "{\"rank\": " + std::to_string(rank_) + members + "}\n";
     if (::write(answers_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
@@ -125,7 +125,7 @@ class Pipes {
   int answers_ = -1;
 };
 
-// Null if this library has no such buffers.
+// Returns null if this library has no such buffers.
 std::shared_ptr<float> allocate(Library& library, const std::string& buffers, std::size_t count) {
   if (buffers == "registered") return library.allocate_registered(count);
   if (buffers == "huge") {
@@ -162,7 +162,7 @@ Buffers buffers_for(Library& library, const Request& request) {
   return buffers;
 }
 
-// Writes what the rank hands in, of which a driver's broadcast has none but at its root.
+// Writes this rank's input. For a driver's broadcast only the root has one.
 void fill_input(const Pattern& pattern, const Job& job, int rank, std::uint64_t iteration) {
   if (job.operation == "barrier" || (job.operation == "broadcast" && rank != 0)) return;
   const std::span input(job.input, job.operation == "all_gather" ? job.share : job.count);
@@ -177,7 +177,7 @@ const std::map<std::string, Collective> kCollectives = {
 
 bool output_is_right(const Pattern& pattern, const Job& job, int rank, std::uint64_t iteration) {
   const std::span output(job.output, job.operation == "reduce_scatter" ? job.share : job.count);
-  if (job.operation == "reduce" && rank != 0) return true;  // Of its root alone.
+  if (job.operation == "reduce" && rank != 0) return true;  // Only the root has an output.
   if (job.operation == "copy") return pattern.is_input(view_of(output), 0, rank, iteration);
   const Collective operation = kCollectives.at(job.operation);
   return pattern.is_output(operation, view_of(output), job.share, rank, iteration);
@@ -209,7 +209,7 @@ Reply handle(Library& library, BoardCoordinator& meeting, const Request& request
     reply.answer = "wrong";
     reply.text = "the output is not what the operation makes of the inputs";
   }
-  // Nobody frees its buffers, or begins the next operation, while others still read from them.
+  // No rank frees its buffers, or begins the next operation, while others still read from them.
   meeting.barrier();
   return reply;
 }
@@ -251,7 +251,7 @@ void drive(Library& library, const MeetingPlace& place) {
     try {
       pipes.answer(handle(library, meeting, *request), board.oversubscribed());
     } catch (const std::exception& failure) {
-      // The other ranks may still wait for this one: now their barriers throw.
+      // The other ranks may still wait for this one: this makes their barriers throw.
       board.abandon();
       pipes.answer({.answer = "failed", .summary = {}, .text = failure.what()},
                    board.oversubscribed());

@@ -19,9 +19,9 @@
 
 #include "bench/drivers/driver.h"
 
-// Gloo's C++ library over TCP on the loopback interface, as it has no transport for one host.
-// Command line, besides that of every driver: --rank R --ranks N. Its reduce_scatter, which leaves
-// the result in the input, is not measured.
+// Gloo's C++ library over TCP on the loopback interface, since Gloo has no transport for a single
+// host. Command line, besides that of every driver: --rank R --ranks N. Gloo's reduce_scatter
+// leaves the result in the input, so it is not measured.
 namespace stretto::bench {
 namespace {
 

@@ -3,8 +3,8 @@
 
 // A rank of ./dev bench gpus, started by `stretto run`:
 //   gpu_driver ROUNDS BYTESxIN_FLIGHT...
-// Rank 0 prints a line of JSON for each system and point, and before them one for each system that
-// is left out, "left out SYSTEM: REASON".
+// Rank 0 first prints a line "left out SYSTEM: REASON" for each system that is left out, and then a
+// line of JSON for each system and point.
 
 #include <cstdio>
 #include <cstdlib>
@@ -42,7 +42,7 @@ Point point_of(std::string_view text) {
   return {*bytes, *in_flight};
 }
 
-// The launcher's, in which a job can meet more than once.
+// The launcher's store, in which a job can meet more than once.
 std::shared_ptr<bootstrap::Store> store_of_job(const Communicator& ranks) {
   if (ranks.size() == 1) return std::make_shared<bootstrap::MemoryStore>();
   const Environment& environment = process_environment();
@@ -58,14 +58,14 @@ std::shared_ptr<bootstrap::Store> store_of_job(const Communicator& ranks) {
       .or_throw();
 }
 
-// Of all ranks. Those that cannot be made are null.
+// Communicators of all ranks. Those that cannot be made are null.
 struct Communicators {
   std::unique_ptr<Communicator> control, nccl, cuda;
   RankVector<int> hosts;
-  std::vector<std::pair<std::string, std::string>> left_out;  // And why.
+  std::vector<std::pair<std::string, std::string>> left_out;  // Names, and why.
 };
 
-// `stretto run` numbers the ranks of a host one behind the other.
+// `stretto run` gives the ranks of a host consecutive numbers.
 RankVector<int> hosts_of(Communicator& ranks) {
   RankVector<int> hosts =
       communicator::all_gather_value(ranks, number_in("STRETTO_LOCAL_RANK", 0), std::nullopt);
@@ -93,7 +93,7 @@ Communicators make_communicators() {
     try {
       return make_communicator(std::make_shared<bootstrap::PrefixStore>(backend + "/", store),
                                made.control->rank(), made.control->size(), {.backend = backend});
-    } catch (const Error& error) {  // On all ranks.
+    } catch (const Error& error) {  // It fails on all ranks.
       made.left_out.emplace_back(backend, error.what());
       return nullptr;
     }

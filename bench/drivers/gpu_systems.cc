@@ -25,7 +25,7 @@ namespace {
 
 constexpr double kSampleUs = 2e4;
 constexpr int kFewestRepeats = 3, kMostRepeats = 1000;
-// Parts of a buffer begin where GPUs read whole lines of memory.
+// Parts of a buffer begin at the start of a line of GPU memory.
 constexpr std::size_t kLineElements = 64;
 constexpr std::size_t kMostOfAHost = 64;  // GPUs.
 constexpr std::chrono::seconds kMostWaiting(60);
@@ -39,12 +39,12 @@ class System {
   System& operator=(const System&) = delete;
 
   const std::string& name() const { return name_; }
-  // Memory of the GPU for all that is in flight.
+  // GPU memory for all operations that are in flight.
   std::span<float> memory() const { return memory_; }
   virtual void begin(std::span<float> data) = 0;
-  // For all that has been begun.
+  // Waits for all operations that have been begun.
   virtual void wait() = 0;
-  // Whether begin() returns before what it begins has ended elsewhere, so that several overlap.
+  // Whether begin() returns before the operation has ended on other ranks, so that several overlap.
   virtual bool overlaps() const { return true; }
 
  private:
@@ -52,8 +52,8 @@ class System {
   std::span<float> memory_;
 };
 
-// As a program calls NCCL that has nothing else: a communicator whose calls block until they are on
-// the stream.
+// NCCL as a program uses it that has nothing else: a communicator whose calls block until they are
+// on the stream.
 class NcclAlone final : public System {
  public:
   NcclAlone(Communicator& ranks, std::shared_ptr<const cuda::Driver> driver,
@@ -69,7 +69,7 @@ class NcclAlone final : public System {
     check("ncclCommInitRankConfig", nccl_->call.comm_init_rank_config(
                                         &comm_, ranks.size(), id, ranks.rank().value(), &config));
   }
-  // Where something has failed, NCCL would wait for ever for what other ranks no longer do.
+  // After a failure NCCL would wait for ever for what other ranks no longer do, so this aborts it.
   ~NcclAlone() override {
     if (has_failed_ || std::uncaught_exceptions() > 0) {
       (void)nccl_->call.comm_abort(comm_);
@@ -128,8 +128,8 @@ class OfCommunicator : public System {
   std::vector<Work> works_;
 };
 
-// Inside each host a reduce_scatter, between hosts an all_reduce of each share by the ranks that
-// have it, and inside each host an all_gather. The stream keeps them in order.
+// A reduce_scatter inside each host, an all_reduce of each share by the ranks that have it on all
+// hosts, and an all_gather inside each host. The stream keeps them in order.
 class TwoLevel final : public OfCommunicator {
  public:
   TwoLevel(Communicator& ranks, const RankVector<int>& hosts, std::span<float> memory)
@@ -158,7 +158,7 @@ class TwoLevel final : public OfCommunicator {
   std::unique_ptr<Communicator> of_host_, across_hosts_;
 };
 
-// Memory of the GPU that nobody has registered.
+// GPU memory that nobody has registered.
 std::shared_ptr<float> plain_memory(const std::shared_ptr<const cuda::Driver>& driver,
                                     std::size_t count) {
   std::uint64_t pointer = 0;
@@ -193,7 +193,7 @@ class Measurement {
   }
 
   static std::size_t count_of(const Point& point) { return point.bytes / sizeof(float); }
-  // Of a part, with room for a count that a host can share evenly among its ranks.
+  // The distance between parts, with room for a count that a host's ranks can share evenly.
   static std::size_t stride_of(const Point& point) {
     return round_up(count_of(point) + kMostOfAHost, kLineElements);
   }
@@ -232,7 +232,7 @@ class Measurement {
       system.begin(system.memory().subspan(part * stride_of(point), count_of(point)));
     }
   }
-  // Of the slowest rank, the same on all of them: the time of all in flight, and of a call.
+  // Returns, the same on all ranks, the times of the slowest: of all in flight, and of one call.
   std::vector<double> sample(System& system, const Point& point, int repeats) const {
     control_.barrier().wait();
     double calling = 0;
@@ -256,17 +256,18 @@ class Measurement {
     driver_->status_of_call("cuMemcpyAsync", said).or_throw();
     driver_->status_of_call("cuCtxSynchronize", call.context_synchronize()).or_throw();
   }
-  // Integers, of which f32 has the exact sum, and others on each rank.
+  // Integers whose sum is exact in f32; they differ from rank to rank.
   static float given(std::size_t element, int rank) {
     return static_cast<float>(element % 251) + 3.0F * static_cast<float>(rank);
   }
-  // Throws on all ranks, if it does on one.
+  // Throws on all ranks if the sums of one are wrong.
   void verify(System& system, const Point& point) const {
     const int ranks = control_.size();
     std::vector<float> data(point.in_flight * stride_of(point));
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = given(i, control_.rank().value());
     copy(system.memory().data(), data.data(), data.size());
-    // Threads of one process would wait in copy() for kernels that wait for them.
+    // Otherwise threads of one process would wait in copy() for kernels that wait for those
+    // threads.
     control_.barrier().wait();
     begin_all(system, point);
     system.wait();

@@ -2,10 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A rank of ./dev bench hosts --joining: joins, passes a barrier, and prints a line of JSON: when
-// it had done each, in seconds since 1970, and what it then had: bytes of memory of its own and of
-// its share of what it shares with others (PSS), and descriptors; of both, how much less before.
-// Programs and libraries are left out: of what joining touches in them each process has the less,
-// the more processes this machine runs.
+// it had done each, in seconds since 1970, and how much more it then had than before: bytes of
+// memory, its own and its share of what it shares with others (PSS), and descriptors. Memory of
+// programs and libraries is left out: the more processes share it, the less of it each one has.
 
 #include <chrono>
 #include <cstdio>
@@ -51,7 +50,7 @@ int main() {
     const double joined = now();
     communicator->barrier().wait();
     const double met = now();
-    // Nobody ends, and gives memory back, before all have counted.
+    // No rank ends, which would give memory back, before all ranks have counted.
     const Belongings after = belongings();
     communicator->barrier().wait();
     std::printf("{\"joined\": %.6f, \"met\": %.6f, \"bytes\": %ld, \"descriptors\": %ld}\n", joined,

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The standard's C bindings only, so that one source serves every MPI.
+// Only the standard's C bindings are used, so that one source serves every MPI.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>
@@ -16,7 +16,7 @@
 namespace stretto::bench {
 namespace {
 
-// MPI's default is to end the job with a message on any error, so no call's status is looked at.
+// On any error, MPI by default ends the job with a message, so no call's status is looked at.
 class MpiLibrary final : public Library {
  public:
   MpiLibrary() : Library(of_world(MPI_Comm_rank), of_world(MPI_Comm_size)) {}
@@ -31,8 +31,8 @@ class MpiLibrary final : public Library {
     return line.substr(0, line.find('\n'));
   }
   bool runs_several() const override { return true; }
-  // allocate_registered() has nothing to give: MPI_Alloc_mem promises nothing that collectives use
-  // in any of these libraries.
+  // There is no allocate_registered(): memory from MPI_Alloc_mem promises nothing that collectives
+  // of any of these libraries use.
 
   std::function<void()> make_call(const Job& job) override {
     if (job.count > INT_MAX) throw std::runtime_error("more elements than MPI counts");

@@ -1,9 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// mpi_message_driver BYTES PIECE: two ranks send each other so many bytes, there and back, as
-// messages of PIECE bytes that are all begun at once, and rank 0 prints the seconds of the median
-// way. What an MPI does by itself, for bench/engines.py.
+// mpi_message_driver BYTES PIECE: two ranks send each other BYTES bytes, there and back, as
+// messages of PIECE bytes that are all begun at once. Rank 0 prints the seconds that one way took,
+// as a median. This is what an MPI does by itself, for bench/engines.py.
 
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
     const double begin = MPI_Wtime();
     move_pieces(bytes, piece, 1 - rank, rank == 0 ? Direction::send : Direction::receive);
     move_pieces(bytes, piece, 1 - rank, rank == 0 ? Direction::receive : Direction::send);
-    // The first one makes connections.
+    // The first round makes connections.
     if (i > 0) ways[i - 1] = (MPI_Wtime() - begin) / 2;
   }
   std::sort(ways.begin(), ways.end());

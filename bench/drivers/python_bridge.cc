@@ -6,17 +6,17 @@
 
 #include "bench/drivers/driver.h"
 
-// A driver whose library is called from Python, by ctypes: the clock, the barriers, the samples and
-// the checks are those of all drivers, and only the call under measurement enters the interpreter
-// (which costs about a microsecond).
+// A driver whose library is called from Python, by ctypes. Clock, barriers, samples and checks are
+// those of all drivers; only the call under measurement enters the interpreter, which costs about a
+// microsecond.
 namespace stretto::bench {
 namespace {
 
 // Makes the next job's call ready. Returns 0; 1 if the library has no such operation; 2 if it
-// failed, and then has told stderr why.
+// failed and has told stderr why.
 using Prepare = int (*)(const char* operation, float* input, float* output, std::size_t count,
                         std::size_t share);
-// Calls. Returns 0, or 2 as above.
+// Makes the call. Returns 0, or 2 as above.
 using Call = int (*)();
 
 class PythonLibrary final : public Library {
@@ -49,7 +49,7 @@ class PythonLibrary final : public Library {
 }  // namespace
 }  // namespace stretto::bench
 
-// Serves until the parent says "quit" or is gone. Returns the exit status.
+// Serves until the parent says "quit": returns 0. On any failure, and if the parent is gone, 1.
 extern "C" int stretto_bench_drive(const char* board, const char* meet, int rank, int size,
                                    const char* version, stretto::bench::Prepare prepare,
                                    stretto::bench::Call call) {

@@ -7,7 +7,7 @@
 #include "bench/drivers/driver.h"
 #include "stretto/stretto.h"
 
-// stretto, as its users see it.
+// Stretto as its users see it.
 namespace stretto::bench {
 namespace {
 

@@ -1,11 +1,11 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// A rank of ./dev bench hosts --training: steps of a backward pass that only burns time, whose
-// gradients a Reducer sums. Arguments: steps, bytes of gradients, bytes of a bucket, milliseconds
-// of a backward pass. Prints a line of JSON: of each step, the seconds from the launch of its first
-// bucket to the end of its last one, and the bytes that this host's "eth" has sent and received
-// in it.
+// A rank of ./dev bench hosts --training: the steps have a backward pass that only burns time, and
+// a Reducer sums their gradients. Arguments: steps, bytes of gradients, bytes of a bucket,
+// milliseconds of a backward pass. Prints a line of JSON with three numbers for each step: the
+// seconds from the launch of its first bucket to the end of its last one, and the bytes that this
+// host's "eth" has sent and received in it.
 
 #include <cstdio>
 #include <cstdlib>
