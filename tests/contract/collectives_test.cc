@@ -200,8 +200,8 @@ class Collectives : public CollectivesOfAny, public ::testing::WithParamInterfac
          .single_copy = GetParam().single_copy ? SingleCopy::always : SingleCopy::off,
          .segment_bytes = segment_bytes});
   }
-  // With single copy, the other algorithms do not work on callers' buffers. Nor can direct_mapped
-  // where these are neither registered nor copied once.
+  // With single copy, only direct_mapped works on callers' buffers; without it, direct_mapped needs
+  // registered ones.
   std::vector<std::string> algorithms(Collective collective) const override {
     if (GetParam().single_copy) return {"", "direct_mapped"};
     const bool mapped = GetParam().shared_memory;
