@@ -76,6 +76,14 @@ def _precompile(flags: list[str]) -> list[str]:
     return [*flags, "-include-pch", str(compiled)]
 
 
+def _precompile_all(sources: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Precompiles the headers of all sources, several at a time."""
+    distinct = {tuple(flags): flags for flags in sources.values()}
+    with concurrent.futures.ThreadPoolExecutor(header_check.workers()) as pool:
+        compiled = dict(zip(distinct, pool.map(_precompile, distinct.values())))
+    return {path: compiled[tuple(flags)] for path, flags in sources.items()}
+
+
 def _stamp(path: str, flags: list[str]) -> pathlib.Path:
     words = [CLANG_TIDY, (ROOT / ".clang-tidy").read_text(), *flags]
     return CACHE / f"clang-{header_check.digest(ROOT, header_check.closure(ROOT, path), words)}"
@@ -133,7 +141,7 @@ def main() -> int:
     count = len(paths) if is_unbounded else COUNT
     recent = [path for path in paths[count:] if path in ages]
     # This time is not counted: a precompiled header takes longer than ten sources.
-    flags = {path: _precompile(sources[path]) for path in paths[:count] + recent}
+    flags = _precompile_all({path: sources[path] for path in paths[:count] + recent})
     tidied = look(paths[:count], lambda path: _tidy(path, flags[path]), seconds)
     for path, text in tidied.items():
         if not text:
