@@ -146,8 +146,9 @@ class CollectiveLibrary {
   // the same on all ranks. Schedules run the other operations. If the library has no mean, the
   // group makes it from the sum. Any thread.
   virtual bool can_run(const OperationDescriptor& operation) const = 0;
-  // Whether the library stops using buffers at abandon(). If not, it gets copies of the buffers,
-  // which it keeps if an operation fails.
+  // Whether the library stops using buffers after abandon(): with for_devices(), as soon as
+  // has_given_back() returns true. If not, it gets copies of the buffers, which it keeps if an
+  // operation fails.
   virtual bool gives_buffers_back() const = 0;
 
   // Begins a collective. Returns its number, for has_ended().

@@ -143,7 +143,8 @@ TEST(CostHosts, TwoLevelPaysWhereTheNetworkIsSlow) {
   }
 }
 
-// Two levels have twice the steps for hardly any bytes. With one rank per host they save nothing.
+// Two levels take twice the steps, which decides if there are hardly any bytes. With one rank per
+// host they save nothing.
 TEST(CostHosts, TwoLevelDoesNotPayWhereStepsCount) {
   const auto hosts = equal_hosts(2, 8);
   const CostQuery small{.bytes = 64, .link = kNetwork, .local_link = kNetwork, .hosts = hosts};

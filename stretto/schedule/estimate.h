@@ -72,9 +72,9 @@ class HostSummary {
 // Predicts in closed form what cost() predicts by simulation: the seconds until the last rank has
 // ended, with root 0. Takes O(log ranks + kinds of hosts) time. `hosts` gives the layout;
 // `query.hosts` is ignored. Phases that overlap in cost() follow one another here, so the result
-// may be larger; a test compares the algorithms that the two functions choose. An exception are the
-// two halves of a two-level all_reduce: they load the ports of uneven hosts first in one direction
-// and then in the other, and their overlap is taken into account where there are several segments.
+// may be larger; a test compares the algorithms that the two functions choose. Only the overlap of
+// the two halves of a two-level all_reduce is taken into account, if there are several segments: on
+// uneven hosts one half loads the ports more in one direction, and the other half in the other.
 //
 // With several segments the result has two lower bounds: the time that a rank needs for the
 // messages of all segments and, if the query limits the segments under way, the time that each lane

@@ -139,6 +139,18 @@ struct Schedule {
   bool is_in_team(Rank other) const;
 };
 
+// What callers' buffers hold, in chunks, on n ranks:
+//   all_reduce      input: all chunks        output: all chunks, each reduced over ranks 0..n-1
+//   reduce_scatter  input: n chunks          output: rank r writes only chunk r, reduced
+//   all_gather      input: rank r reads only chunk r   output: n chunks, chunk r from rank r
+//   broadcast       input: all chunks, on the root only   output: all chunks, on every rank, the
+//                                            root too (unless in place)
+//   reduce          input: all chunks        output: all chunks, reduced, on the root only
+//   gather          input: rank r reads only chunk r   output: n chunks, on the root only
+//   scatter         input: n chunks, on the root only   output: rank r writes only chunk r
+//   all_to_all      n * n chunks; chunk s * n + d goes from rank s to rank d:
+//                   input: rank r reads chunks r * n + d   output: rank r writes chunks s * n + r
+//   barrier         no chunks
 // A buffer that holds some chunks only is addressed by their numbers; it holds them in ascending
 // order without gaps. Where chunks belong to ranks, the execution may give them different sizes.
 

@@ -34,9 +34,9 @@ class OutputQueue {
   // link. Returns whether anything moved.
   Result<bool> flush(Link& link);
 
-  // Forgets the requests of `group`, which end with `reason`. Drops frames that have not begun, and
-  // pieces. Copies the rest of a frame that is partly sent or held by the link, since the stream
-  // must stay whole. Returns the cost of the dropped messages (unexpected_cost_bytes()).
+  // Forgets the requests of `group`, which end with `reason`. Drops frames that have not begun,
+  // pieces included. Copies the rest of a frame that is partly sent or held by the link, since the
+  // stream must stay whole. Returns the cost of the dropped messages (unexpected_cost_bytes()).
   std::uint64_t forget(std::uint64_t group, const Status& reason);
   // Drops everything, since the link has ended. The requests end with `reason`.
   void clear(const Status& reason);

@@ -162,7 +162,7 @@ class Harness : private TransportListener {
     }
   }
   void group_left(std::uint64_t, stretto::Rank, Farewell) override {
-    // A peer that has ended forgets no more groups.
+    // Peer::lose() reports the farewells that still wait. Nothing is forgotten then.
     if (peer_->status().ok() && input_.below(4) == 0) {
       peer_->forget(input_.below(4), {stretto::StatusCode::aborted, "enough"});
     }

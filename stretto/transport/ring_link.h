@@ -63,7 +63,7 @@ class RingLink : public Link {
   Ring outgoing_;
   Inbox own_;
   Inbox peer_;
-  mutable std::atomic<bool> expedited_{false};  // Whether both ranks have registered.
+  mutable std::atomic<bool> expedited_{false};  // Whether both are known to have registered.
   std::unique_ptr<Doorbell> doorbell_;
   std::array<std::shared_ptr<void>, 2> memory_;
 };

@@ -31,7 +31,8 @@ std::unique_ptr<TcpLink> link_of(FileDescriptor socket,
       .or_throw();
 }
 
-// The peer sends as it reads, as with credit, and begins long after the link has been destroyed.
+// The peer sends as it reads, as with credit, and begins some time after the end of the link has
+// begun.
 TEST(TcpLink, WhatHasBeenWrittenArrivesAlthoughThePeerAnswersLate) {
   auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
   auto link = link_of(std::move(mine));
