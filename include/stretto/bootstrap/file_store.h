@@ -21,7 +21,7 @@ namespace stretto::bootstrap {
 // peer_lost, also those that wait already; only values that were set before can still be read.
 //
 // A process that waits looks at the file some fifty times a second. Requests and waits also execute
-// the wills of processes that have ended, five times a second at most; this takes a system call for
+// the wills of watches that are gone, five times a second at most; this takes a system call for
 // each will. Thread safe; processes may come and go. A forked child opens the file anew: operations
 // on the store that its parent has opened fail there with invalid_argument.
 Result<std::unique_ptr<Store>> open_file_store(const std::string& path, const WaitLimit& limit);

@@ -265,7 +265,7 @@ struct HalfOptions {
 struct RoundingOptions {
   // False: rounds to nearest, which is right with error feedback, because that makes up for the
   // loss. True: stochastic rounding, whose mean is right without error feedback; its draws depend
-  // on seed, step, gradient and rank. one_bit() refuses it with error feedback: see
+  // on seed, step, gradient and rank. Reductions with error feedback refuse it for one_bit(): see
   // Compressor::is_contraction().
   bool stochastic = false;
 };

@@ -130,9 +130,10 @@ class Communicator final {
   Work broadcast(D&& data, const BroadcastOptions& options = {}) {
     return broadcast_view(as_output(data), options);
   }
-  // Ends when every rank has called it and this rank's earlier collectives have ended.
+  // Ends when all have called it and this rank's earlier collectives have ended (NCCL's: begun).
   Work barrier(const BarrierOptions& options = {});
-  // The same, but slower. Blocks. If rank 0 is alive, Timeout names all ranks that have not come.
+  // Slower, and may end before earlier collectives. Blocks. If rank 0 is alive, Timeout names all
+  // ranks that have not come.
   void monitored_barrier(const BarrierOptions& options = {});
 
   // Lists of buffers of any dtypes and sizes, with one Work; all ranks pass lists of the same
@@ -150,7 +151,7 @@ class Communicator final {
   // The same collectives with a separate buffer for each rank's share, instead of one buffer that
   // holds all shares. Each share is as long as its buffer. The data of a list is copied once more.
   // Where only the root has a list, the other ranks must give `counts` unless all shares are as
-  // long as their own; otherwise `counts` is not used.
+  // long as their own. Ranks that have a list do not use `counts`.
   Work all_gather_list(ConstView input, std::span<const View> outputs,
                        const AllGatherOptions& options = {});
   Work reduce_scatter_list(std::span<const ConstView> inputs, View output,
@@ -210,10 +211,9 @@ class Communicator final {
   // With `device`, which must be device(): memory there, which the host cannot access. With the
   // backend "cuda" the devices of this host's other ranks map it. With "nccl" it is registered with
   // this communicator's NCCL; in one operation, all buffers of all ranks must lie in such memory,
-  // or none. Freeing it blocks until the work that this process has begun there has ended; during a
-  // capture, it is freed later. Throws InvalidArgument with another backend, or while a CUDA graph
-  // captures this thread's stream (StreamGuard) or one that the default stream waits for; else
-  // Error.
+  // or none. Freeing it blocks until this process's work there has ended; during a capture, it is
+  // freed later. Throws InvalidArgument with another backend, or while a CUDA graph captures this
+  // thread's stream (StreamGuard) or one that the default stream waits for; else Error.
   Memory allocate_bytes(std::size_t bytes, std::optional<int> device = std::nullopt);
   template <class T>
   Buffer<T> allocate(std::size_t count, std::optional<int> device = std::nullopt) {

@@ -33,7 +33,7 @@ struct ElasticOptions {
   int min_size = 1;
 };
 
-// A job whose processes may die and be replaced, while the others keep their memory and go on.
+// A job whose processes may come, leave and die, while the others keep their memory and go on.
 // After a death the others meet again without the dead process. A process that `stretto run
 // --restarts N` has started in its place, or that somebody starts on another host, is admitted at
 // the next opportunity. (A job of stretto::join() ends with its first death, unless it shrinks.)
@@ -112,9 +112,9 @@ class ElasticJob {
   // The generation of the last communicator that join() has returned, counted from 1; 0: none yet.
   int generation() const { return generation_; }
   // A store in which the members of that generation may leave notes for each other, or make another
-  // communicator by make_communicator(); the library does not use it. Waits in it throw PeerLost
-  // when a member has left the job or died. Null if the last join() has returned no communicator.
-  // May outlive the job.
+  // communicator by make_communicator(); the library does not use it. Waits in it fail with
+  // peer_lost when a member has left the job or died. Null if the last join() has returned no
+  // communicator. May outlive the job.
   std::shared_ptr<bootstrap::Store> store() const { return store_; }
 
  private:
