@@ -178,7 +178,7 @@ struct CompressedReduction::Exchange {
   std::vector<Gradient*> gradients;
   std::vector<std::span<float>> values;
   std::vector<std::uint8_t> silent;
-  std::vector<std::optional<Rank>> stopped_by;  // For each gradient: this rank's part of the sum.
+  std::vector<std::optional<Rank>> stopped_by;  // Who has stopped this rank's part of a sum.
   std::vector<std::byte> own;                   // The messages of this rank.
   // Lengths for each rank, and from each rank. A member, so that the lists keep their memory.
   AllToAllOptions parts;

@@ -50,7 +50,7 @@ TEST(EarlyFinish, ABucketIsFinishedWhileTheStepGoesOn) {
     ThreeBuckets step(communicator, hook);
     step.reducer.mark_ready(2);
     EXPECT_EQ(hook->finished, (std::vector<std::size_t>{0}));
-    step.reducer.mark_ready(0);  // Bucket 0's turn comes after that of gradient 1.
+    step.reducer.mark_ready(0);  // Its bucket's turn comes after that of gradient 1.
     EXPECT_EQ(hook->finished, (std::vector<std::size_t>{0}));
     step.reducer.mark_ready(1);
     EXPECT_EQ(hook->finished, (std::vector<std::size_t>{0, 1, 2}));

@@ -180,7 +180,7 @@ TEST(LeftOutBuckets, ARankWithoutDataNeedNotKnowWhatOthersHaveUnfrozen) {
   });
 }
 
-// Rank 0 has no data. The ranks that have data have both frozen b.
+// Rank 0 has no data. Both ranks that have data have frozen b.
 TEST(LeftOutBuckets, WhatIsFrozenAlikeIsNotNamedWhereARankHasNoData) {
   run_ranks(3, [](Communicator& communicator, int rank) {
     Training training(communicator);

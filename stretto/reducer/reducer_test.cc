@@ -28,7 +28,7 @@ void fill(const Reducer& reducer, std::size_t index, float value) {
   for (float& element : floats(reducer, index)) element = value;
 }
 
-// Small limits make three buckets of the three gradients, such as {c}, {b, a}.
+// Small limits: the first plan has the buckets {c}, {b, a}; other orders make three.
 ReducerOptions small_buckets() { return {.bucket_bytes = {400}}; }
 
 // Runs a step in which rank r fills gradient i with r * 10 + i, in the order `order`.

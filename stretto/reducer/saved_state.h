@@ -58,8 +58,8 @@ void check_compressed(const SavedState& state, int rank, int ranks,
 std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std::byte>> states,
                                                  std::size_t ranks, ReduceOp op);
 
-// The values of a gradient that has `count` elements; null if there are none. Throws
-// InvalidArgument if there are values for another count.
+// The values of a gradient; null if there are none. Throws InvalidArgument if their number is not
+// `count`.
 const std::vector<float>* find(const SavedState::Values& values, const std::string& name,
                                std::size_t count);
 

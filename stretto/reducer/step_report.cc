@@ -30,7 +30,7 @@ std::string name_list(const std::vector<std::string>& names) {
   return text;
 }
 
-// The ranks on which some gradients are missing (or else), and the ranks that have used them.
+// The ranks on which some gradients are missing, frozen, ..., and the ranks that have used them.
 using Case = std::pair<Ranks, Ranks>;
 
 // Gradients that are `other` on some rank, grouped by the ranks on which they are and the ranks

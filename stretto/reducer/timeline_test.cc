@@ -62,8 +62,8 @@ TEST(Timeline, HasTheBucketsOfTheStepThoughOthersHaveBeenFormedSince) {
   });
 }
 
-// Viewers draw overlapping events of a track, which should at best contain each other, as if one
-// had called the other.
+// Viewers can draw two overlapping events of a track only if one contains the other, and then as if
+// that one had called the other.
 TEST(Timeline, BucketsThatAreUnderWayAtOnceHaveTracksOfTheirOwn) {
   Timeline timeline(0);
   StepStatistics statistics;

@@ -32,8 +32,9 @@ class BucketMemory {
   virtual bool is_zero(ConstByteSpan bytes) const = 0;
   // Makes operations that any thread submits from now on wait for this thread's writes so far.
   virtual void publish() = 0;
-  // Waits for the reduction of a bucket: what the calling thread begins next sees the results, or
-  // the failure. Leaves in `work` what has to end before the bucket may be freed.
+  // Called to use a reduced bucket: what the calling thread begins next sees the results, although
+  // a device may still be reducing when this returns. Returns the failure of the reduction, if any.
+  // Leaves in `work` what has to end before the bucket may be freed.
   virtual Status end(Work& work) = 0;
 };
 

@@ -44,7 +44,8 @@ class [[nodiscard]] CompressedWork {
   CompressedWork& operator=(CompressedWork&& other) noexcept = default;
 
   // Blocks until all messages have come, adds them up on this thread, and returns what the call
-  // cost this rank. Call it once. Throws what operations of all_reduce() throw.
+  // cost this rank. Call it once. Throws what all_reduce() throws if operations fail, and for
+  // NonFinite::stop.
   CompressionStatistics wait();
 
  private:

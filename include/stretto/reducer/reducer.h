@@ -177,7 +177,7 @@ class Reducer {
   // there: after the first step, and again when that order has changed for good. Returns whether
   // storage has moved. If a rank lacks memory for old and new buckets together, all ranks keep the
   // old ones, and that rank logs it. Collective: call it on all ranks between finalize() and the
-  // next mark_ready(). Sends nothing if buckets stay.
+  // next mark_ready(). Sends nothing if no rebuild is due.
   bool rebuild();
   // Forms the buckets that another reducer of the same gradients had (`order`), and will rebuild in
   // the same steps as that one. Call between steps, on all ranks; sends nothing. Returns whether

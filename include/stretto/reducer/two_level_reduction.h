@@ -17,9 +17,9 @@
 namespace stretto {
 
 // Adds up gradients of f32 on each host, has another hook reduce the sums between hosts, and gives
-// the results to all ranks of each host. Messages of a codec are then one per host, for any number
-// of ranks; each rank of a host encodes, decodes and keeps residuals for one part of each gradient.
-// DistributedDataParallelOptions::codec uses this hook.
+// the results to all ranks of each host. A codec then makes one message for each host, however many
+// ranks it has; each rank of a host encodes, decodes and keeps residuals for one part of each
+// gradient. DistributedDataParallelOptions::codec uses this hook.
 //
 //   std::make_shared<TwoLevelReduction>(
 //       std::make_shared<CompressedReduction>(CompressionOptions{.codec = int8()}))
@@ -43,8 +43,8 @@ class TwoLevelReduction : public CommunicationHook {
   // Throws what attach() of the other hook throws, on all ranks if it throws on one. Makes two
   // groups of ranks, which live until this is attached to another communicator or destroyed.
   void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override;
-  // Waits for the sum on the host of the bucket before; for the last bucket of a step, for all
-  // sums.
+  // Waits for the sum on the host of the bucket before; with the last bucket of a step, for all
+  // sums on the host and all reductions between hosts.
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   void finish(const FullBucket& bucket) override;
   void forget(std::span<const std::size_t> gradients) override;

@@ -16,7 +16,7 @@ namespace stretto::ddp {
 // requests for memory, separately for each size that a gradient has. If request n of a size brought
 // a gradient in the last pass, request n of this pass gets that gradient's place. If passes differ,
 // the gradient may come to lie elsewhere, and another tensor may get its place. is_lent() says
-// whether a tensor has a place; nobody else may write there until that tensor is freed.
+// whether a tensor lies in a place; nobody else may write there until that tensor is freed.
 //
 // Threads: tensors in lent places may be freed on any thread. begin_pass() is called on the thread
 // that runs the pass, all other functions on that thread or between passes.
