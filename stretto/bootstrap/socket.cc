@@ -130,7 +130,7 @@ Status finish_connect(int fd) {
 }
 
 // Connects to several addresses and takes the first connection that succeeds. The next address is
-// tried when the one before it has failed, or has not answered for a while (RFC 8305).
+// tried when all before it have failed, or the last one has not answered for a while (RFC 8305).
 class ConnectionRace {
  public:
   // `entries` must outlive it.

@@ -32,8 +32,8 @@ Result<FileDescriptor> listen_tcp(const std::string& host, const PortRange& port
                                   const WaitLimit& limit);
 
 // Connects to the first address of all `places` that answers. Each address is tried a quarter of a
-// second after the one before, or when that one has failed. Repeats this with growing pauses until
-// the deadline, as peers start at different times. Logs a warning every 15 s.
+// second after the one before, or as soon as all before it have failed. Repeats this with growing
+// pauses until the deadline, as peers start at different times. Logs a warning every 15 s.
 Result<FileDescriptor> connect_tcp(std::span<const HostPort> places, const WaitLimit& limit);
 Result<FileDescriptor> connect_tcp(const std::string& host, int port, const WaitLimit& limit);
 

@@ -19,8 +19,8 @@ struct LinkCacheOptions {
   // As in TcpLinkOptions. Links with different congestion control are measured separately.
   std::string congestion_control = {};
 };
-// STRETTO_LINK_CACHE is "off", "refresh" or a folder. Without a folder in it: "stretto" in
-// XDG_CACHE_HOME, else in .cache of HOME; not stored if neither is set.
+// STRETTO_LINK_CACHE is "off" (not stored), "refresh" or a folder. If it is "refresh" or not set,
+// the folder is "stretto" in XDG_CACHE_HOME, else in .cache of HOME; not stored if neither is set.
 LinkCacheOptions link_cache_options(const Environment& environment);
 
 // The costs of a job's links, the same on all ranks. Measures one pair of ranks on a host and one

@@ -97,8 +97,8 @@ class OperationQueue {
   const RingQueue<Item>& queued() const STRETTO_REQUIRES(engine_held) { return queue_; }
   // The collective that has been in flight longest; null: none.
   const PendingCollective* oldest() const STRETTO_REQUIRES(engine_held);
-  // The members for which an operation waits. A queued collective waits for those of the one that
-  // runs before it. All others, if nothing is known.
+  // The members for which an operation waits. A queued collective waits for those of the oldest one
+  // that runs. All others, if nothing is known.
   std::vector<Rank> waiting_for(const PendingOperation& operation) const
       STRETTO_REQUIRES(engine_held);
   // Unmaps memory that other ranks have freed. False: a running execution still uses some.
@@ -121,8 +121,8 @@ class OperationQueue {
   // The same of a running or ended collective.
   const OperationDescriptor* find(std::uint32_t sequence) const STRETTO_REQUIRES(engine_held);
 
-  // "all_reduce(sum f32 [4]) #7". A collective of the set-up is called that, as users do not know
-  // it.
+  // "all_reduce(sum f32 [4]) #7". During the set-up, "the set-up of the communicator": users do not
+  // know its operations.
   std::string name_of(const PendingOperation& operation) const STRETTO_REQUIRES(engine_held);
   // "between operations, after all_reduce(sum f32 [4]) #7".
   std::string between_operations() const STRETTO_REQUIRES(engine_held);

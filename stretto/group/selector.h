@@ -65,8 +65,8 @@ class Selector {
   // Costs that differ by this share or less count as equal: predictions are not more precise.
   static constexpr double kSameCost = 0.03;
   // The algorithms by messages among which it chooses, the chosen one first, then by cost. Of those
-  // with the cheapest cost it chooses the one that does least besides sending bytes; on a network
-  // with a long latency it prefers one that does not send everything at once.
+  // whose costs count as equal to the least it chooses the one that does least besides sending
+  // bytes; on a network with a long latency it prefers one that does not send everything at once.
   std::vector<Candidate> candidates(const OperationDescriptor& operation, bool equal_chunks) const;
   // Algorithms that run only if they are named, because the bits of their results depend on the
   // hosts of the ranks. Only those for which there is an estimate.

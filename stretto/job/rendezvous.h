@@ -29,8 +29,8 @@ class Rendezvous {
   // started again: a rank that has come before, or that finds that the last meeting has failed,
   // waits for rank 0 to come again.
   static Result<std::unique_ptr<Rendezvous>> open(const Job& job, Deadline deadline);
-  // If the join has failed and rank 0 provides the place, waits a few seconds for late ranks to
-  // learn of it.
+  // If the join has failed and rank 0 provides the place, waits about a second for late ranks to
+  // come and learn of it, and up to a second for its clients to leave.
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
