@@ -33,10 +33,11 @@ class ObservedBackend;
 // deadline; an error found then is kept by the communicator, which repeats it on the next call.
 //
 // If a Work is destroyed by an exception that was thrown after the Work had been made, it does not
-// wait: nobody knows whether this rank will still do what the others need of it. Unless the
-// operation has ended, its communicator is aborted on all ranks, with an error that names the
-// operation and the rank that abandoned it. The error cannot say what was thrown: C++ does not tell
-// before it is caught. To throw and keep the communicator, wait first.
+// wait for the operation: nobody knows whether this rank will still do what the others need of it.
+// (It waits for up to 2 s while another rank copies from or to the buffers.) Unless the operation
+// has ended, its communicator is aborted on all ranks, with an error that names the operation and
+// the rank that abandoned it. The error cannot say what was thrown: C++ does not tell before it is
+// caught. To throw and keep the communicator, wait first.
 class [[nodiscard]] Work {
  public:
   Work() = default;  // Done, successful.
