@@ -28,7 +28,7 @@ import peers_table
 import systems
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# A system that keeps failing is started at most so often.
+# A system that keeps failing is started at most this often.
 MAX_STARTS = 3
 # Above this load, other programs use the cores and the figures are not reliable.
 BUSY_LOAD = 0.5

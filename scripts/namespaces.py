@@ -148,7 +148,7 @@ class Network:
                       "tbf rate 8bit burst 1 limit 1")
 
     def unplug(self, host):
-        """Sets a host's own links down, as it can see."""
+        """Sets a host's own links down, so that the host notices it."""
         for device in self._devices:
             self._ip(f"-n {self._hosts[host]} link set {device} down")
 

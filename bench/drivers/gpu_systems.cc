@@ -44,7 +44,7 @@ class System {
   virtual void begin(std::span<float> data) = 0;
   // Waits for all operations that have been begun.
   virtual void wait() = 0;
-  // Whether begin() returns before the operation has ended on other ranks, so that several overlap.
+  // Whether begin() returns without waiting for other ranks, so that several operations overlap.
   virtual bool overlaps() const { return true; }
 
  private:

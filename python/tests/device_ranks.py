@@ -459,7 +459,7 @@ def blocks_are_bounded(one: Rank) -> None:
 
 
 def trains_with_buckets(one: Rank, are_mapped: bool) -> None:
-    """If this variable is "0", PyTorch allocates its buckets from the group."""
+    """If DDP_DISABLE_COMM_MEM is "0", PyTorch allocates its buckets from the group."""
     os.environ["DDP_DISABLE_COMM_MEM"] = "0" if are_mapped else "1"
     for parameter in trains(one):
         said = stretto._module().explain(one.backend, "all_reduce", parameter.grad)

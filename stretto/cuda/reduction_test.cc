@@ -91,7 +91,7 @@ void compare(const Case& problem, Random& random) {
   std::vector<kernel::Input> inputs;
   Operands operands{};
   for (int i = 0; i < problem.inputs; ++i) {
-    // A single input has not the dtype of the result.
+    // A single input of 16 bits never has the dtype of the result: one of the two is f32.
     const bool mixes = problem.inputs == 1 ? problem.output == problem.dtype : random.below(2) == 0;
     // Without partials, numbers are computed the quick way.
     const bool partial = accumulation_dtype(problem.dtype) != problem.dtype && mixes &&

@@ -38,6 +38,10 @@ using Kernel = void (*)(const Pass&);
 // Returns the kernel that combines inputs of `dtype` into outputs of `dtype`, in the canonical
 // order of reduce.h. Kernels exist for the pairs below, to which reduce() maps all others. Null for
 // other pairs.
+//   boolean, u8                         bit_and, bit_or, bit_xor
+//   unsigned integers, floating point   sum, product, min, max (but not floats of 8 bits)
+//   signed integers                     min, max
+//   complex                             product
 Kernel find_reduction(DType dtype, ReduceOp op);
 
 // The same for inputs of f32 or `dtype` (f16 or bf16), as Pass::partial_inputs says, and outputs of

@@ -134,7 +134,8 @@ TEST(ReplicaOptions, DelayedParametersMayBeNamedByAnyOfTheirNames) {
   });
 }
 
-// Returns the running mean after a forward pass before which `hook` ran. On rank r it was r + 1.
+// Returns the running mean after a forward pass before which `hook` ran, plus 100 times the number
+// of batches tracked. Before the hook, on rank r, the mean was r + 1 and the number r.
 float mean_after_forward(Communicator& communicator, std::shared_ptr<BufferHook> hook) {
   torch::nn::BatchNorm1d model(torch::nn::BatchNormOptions(2).momentum(0.0));
   DistributedDataParallel ddp(model, communicator, {.buffer_hook = std::move(hook)});

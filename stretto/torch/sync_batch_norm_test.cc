@@ -146,7 +146,7 @@ TEST(SyncBatchNorm, TrainsLikeOneProcessWithBranchesAndAccumulation) {
 TEST(SyncBatchNorm, HooksThatWaitBeginBehindIt) { expect_training_like_one_process(true); }
 
 // The tensor that rank 0 keeps occupies the gradient's place. So its bucket waits for the end of
-// the pass, and the hook waits for the other rank.
+// the pass, and the end of the pass waits for the other rank.
 TEST(SyncBatchNorm, HooksThatWaitBeginBehindItWhereARankKeepsATensor) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     SyncBatchNorm norm(communicator, kInputs);

@@ -66,7 +66,7 @@ void DeviceCompression::attach(Communicator& communicator,
   rank_ = static_cast<std::size_t>(communicator.rank().value());
   ranks_ = static_cast<std::size_t>(communicator.size());
   exchange_->attach(communicator);
-  // A step that has failed has left incomplete residuals there.
+  // A step that has failed may have left incomplete residuals.
   if (std::exchange(is_open_, false) && exchange_->spoils_residuals()) {
     for (auto& [name, gradient] : gradients_) gradient.residual = {};
   }

@@ -22,7 +22,7 @@ struct BenchOptions {
   int ranks = 0;                            // 0: one per usable core, at least 2.
   std::size_t min_bytes = 8;
   std::size_t max_bytes = std::size_t{256} << 20;
-  std::size_t step = 4;                 // Each size is the last one times this.
+  std::size_t step = 4;                 // Each size is the previous one times this.
   std::vector<std::size_t> bytes = {};  // If not empty: the sizes, instead of the above.
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;

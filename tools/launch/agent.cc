@@ -57,7 +57,7 @@ class Agent {
   FileDescriptor events_;
   OutputRelay events_relay_;
   std::unique_ptr<LocalHost> host_;
-  Status lost_;  // Why nobody looks after the ranks any more, or cannot end them.
+  Status lost_;  // Why nobody looks after the ranks any more, or what did not end.
 };
 
 int Agent::run() {

@@ -22,9 +22,8 @@ struct RankEvent {
   Kind kind = Kind::started;
   int local_rank = 0;
   pid_t pid = -1;
-  // not_started: the errno of executing the program, or 0 if it failed earlier.
-  //
-  // exited: the exit code; killed: the signal.
+  // not_started: the errno of executing the program, or 0 if it failed earlier; exited: the exit
+  // code; killed: the signal.
   int number = 0;
   // not_started, or exited after a failed restart: why; lost: what has happened to its host.
   std::string text = {};

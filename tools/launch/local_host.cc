@@ -198,7 +198,7 @@ void LocalHost::send(int signal) {
 
 void LocalHost::give_up() {
   guardian_.give_up();
-  server_.reset();  // These ranks are its clients.
+  server_.reset();  // These ranks are among its clients.
 }
 
 bool LocalHost::serves_elastic_job() const {

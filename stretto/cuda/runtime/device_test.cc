@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Only a device shows this. Without one, all tests but those of WithoutADevice are skipped.
+// Tests that need a device. Without one, all but those of WithoutADevice are skipped.
 
 #include <gtest/gtest.h>
 
@@ -118,7 +118,8 @@ TEST_F(OnDevice, ReductionsHaveTheBitsOfTheHost) {
   }
 }
 
-// Every byte that is read or written counts. Each kernel should have half of a copy's speed.
+// Every byte that is read or written counts. Each kernel should have at least half of a copy's
+// speed.
 class SpeedOnDevice : public OnDevice {
  protected:
   static constexpr std::size_t kBytes = std::size_t{256} << 20;  // Of each buffer.

@@ -57,10 +57,8 @@ struct Control {
   int kernel_error = 0;
   int probe_error = 0;  // The kernels' answer to the question whether they run here.
   // The answer of streams that are done, and always that of the default stream and of memory.
-  //
-  // `refuses_peers`: devices get no access to memory of other devices.
   int stream_error = 0;
-  bool refuses_peers = false;
+  bool refuses_peers = false;  // Devices get no access to memory of other devices.
   // A thread that makes this stream wait is blocked, as by a full launch queue, until a
   // communicator of NCCL on device `full_device` is aborted.
   StreamHandle full_stream = nullptr;
