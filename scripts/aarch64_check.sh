@@ -19,11 +19,11 @@ layers=(base kernel codec schedule transport group communicator bootstrap job re
 
 # Tests of things that the emulator does not do, or does as its own process: limits on memory and
 # threads, counts of descriptors, the system's information on a connection, whether a system call
-# exists.
+# exists, which program a process runs.
 left_out=Thread.SaysWhichLimits*:ConnectionState.SaysForHowLong*:MemoryShortage.*:\
 MemoryTest.NoDescriptorLeaks:HostListenerTest.KeepsNoDescriptor*:StripedLink.*:\
 TcpLink.ASilentNetwork*:TcpLink.WhatHasBeenWrittenArrives*:\
-StatusBoard.IsEmptyWhereTheSystem*
+StatusBoard.IsEmptyWhereTheSystem*:OwnFolder.StaysKnown*:OwnFolder.IsThatOfAProgram*
 
 fill_root() {
   local debs=$folder/packages
