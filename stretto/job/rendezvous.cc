@@ -186,7 +186,8 @@ Status Rendezvous::enter_round(Deadline deadline) {
   }
 }
 
-// Also ends the round before, in which others may be waiting.
+// Called by rank 0, whose note is "round/0". It also ends the round before, in which others may be
+// waiting.
 Status Rendezvous::begin_round(bootstrap::JoinNotes& rounds, Deadline deadline) {
   STRETTO_ASSIGN_OR_RETURN(const auto before, rounds.store().look_up("round/0", deadline));
   STRETTO_ASSIGN_OR_RETURN(const std::int64_t number, rounds.store().add("rounds", 1, deadline));

@@ -22,7 +22,7 @@
 namespace stretto {
 namespace {
 
-constexpr std::size_t kMost = 100'000;
+constexpr std::size_t kMostKept = 100'000;  // Steps, and buckets.
 constexpr int kForwardTrack = 1;
 constexpr int kBackwardTrack = 2;
 constexpr int kBucketTrack = 3;
@@ -53,7 +53,7 @@ void Timeline::add_event(std::string name, int track, double begin_us, double du
 void Timeline::add(const StepStatistics& statistics) {
   // Counted by steps and buckets, which are equal on all ranks and which write_merged() compares;
   // the number of passes is not.
-  if (steps_ >= kMost || buckets_ >= kMost) return;
+  if (steps_ >= kMostKept || buckets_ >= kMostKept) return;
   ++steps_;
   const double begin = seconds(statistics.begin.time_since_epoch()) * kMicroseconds;
   if (statistics.forward_seconds > 0) {
