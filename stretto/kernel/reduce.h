@@ -31,8 +31,8 @@ enum class Store {
   non_temporal,  // Past the cache: for data that no core reads soon. Outputs at different offsets
                  // in a cache line, and products of complex numbers, are written with ordinary
                  // stores.
-  shared,  // For memory that other cores have read and will read: see reduce.cc, Note [shared
-           // memory]. copy() treats it like `cached`.
+  shared,        // For memory that other cores have read and will read: see reduce.cc, Note [shared
+                 // memory]. copy() treats it like `cached`.
 };
 
 struct Reduction {
