@@ -37,36 +37,41 @@ std::string read_document() {
   return read_file(STRETTO_SOURCE_DIR "/docs/internals/algorithms.md");
 }
 
-// The row that the document must have for an algorithm: steps and bytes for each number of ranks.
-std::string row_of(const Algorithm& algorithm, const std::vector<int>& rank_counts) {
-  std::string row = fmt::format("| {} | {} |", name(algorithm.collective), algorithm.name);
+// The cells that the document must have for an algorithm: steps and bytes for each number of ranks.
+std::vector<std::string> figures_of(const Algorithm& algorithm,
+                                    const std::vector<int>& rank_counts) {
+  std::vector<std::string> figures;
   for (const int n : rank_counts) {
     const Cost price = cost(algorithm, n, {.bytes = kBytes});
     const double buffers = static_cast<double>(price.sent_bytes_max) / kBytes;
-    row += fmt::format(" {}, {:.2f} |", price.steps, buffers);
+    figures.push_back(fmt::format("{}, {:.2f}", price.steps, buffers));
   }
-  return row;
+  return figures;
 }
 
 TEST(AlgorithmsDocument, TableAgreesWithTheModel) {
-  std::map<std::string, std::string> rows;
+  std::map<std::string, std::vector<std::string>> rows;
   std::vector<int> rank_counts;
   std::stringstream document(read_document());
   for (std::string line; std::getline(document, line);) {
     const auto cells = cells_of(line);
     if (cells.size() < 3) continue;
-    if (cells[1] == "algorithm" && cells[2].starts_with("n = ")) {
+    if (cells[0] == "algorithm" && cells[2].starts_with("n = ")) {
       for (std::size_t i = 2; i < cells.size(); ++i) {
         rank_counts.push_back(std::atoi(cells[i].c_str() + 4));
       }
     } else if (!rank_counts.empty()) {
-      rows.emplace(cells[0] + " " + cells[1], line);
+      std::stringstream collectives(cells[1]);
+      for (std::string each; std::getline(collectives >> std::ws, each, ',');) {
+        rows.emplace(each + " " + cells[0], std::vector(cells.begin() + 2, cells.end()));
+      }
     }
   }
   ASSERT_GE(rank_counts.size(), 3) << "docs/internals/algorithms.md has no table of ranks";
   for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.name.starts_with("two_level")) continue;  // What it costs depends on the hosts.
     const std::string key = fmt::format("{} {}", name(algorithm.collective), algorithm.name);
-    EXPECT_EQ(rows[key], row_of(algorithm, rank_counts));
+    EXPECT_EQ(rows[key], figures_of(algorithm, rank_counts)) << key;
   }
 }
 
