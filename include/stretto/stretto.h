@@ -6,7 +6,8 @@
 // Everything that programs without torch use: join a job, get a Communicator, move and reduce data;
 // make a job whose ranks are threads of one process, for tests; set a sink for the library's log.
 // To be included separately: gradients that are reduced in buckets while others are still being
-// computed (stretto/reducer/reducer.h); key-value stores (stretto/bootstrap/store.h and *_store.h).
+// computed (stretto/reducer/reducer.h); compressed vectors (stretto/reducer/
+// compressed_all_reduce.h); key-value stores (stretto/bootstrap/store.h and *_store.h).
 // With libtorch, include <stretto/torch.h> as well.
 
 #include "stretto/base/log_sink.h"
