@@ -182,38 +182,38 @@ TEST(CommunicationHook, StateOfAnotherHookIsRefused) {
   EXPECT_THROW(plain.load(state), InvalidArgument);
 }
 
-// Otherwise rank 1 would wait for rank 0's bucket.
-TEST(CommunicationHook, OneThatLacksMemoryOnOneRankFailsTheStepOnAll) {
-  struct Lacking : PlainReduction {
-    explicit Lacking(bool in_finish) : in_finish(in_finish) {}
-    static void lack(Rank rank) {
-      if (rank == Rank(0)) throw OutOfMemory(Status(StatusCode::out_of_memory, "there is no room"));
+// Otherwise rank 1 would wait for rank 0's bucket, or in the next step for its first one.
+TEST(CommunicationHook, OneThatFailsOnOneRankFailsTheStepOnAll) {
+  struct Failing : PlainReduction {
+    Failing(StatusCode code, bool in_finish) : code(code), in_finish(in_finish) {}
+    void fail(Rank rank) const {
+      if (rank == Rank(0)) Status(code, "this rank has another one").or_throw();
     }
     Work start(Communicator& communicator, const FullBucket& bucket) override {
       rank = communicator.rank();
-      if (!in_finish) lack(rank);
+      if (!in_finish) fail(rank);
       return PlainReduction::start(communicator, bucket);
     }
     void finish(const FullBucket& bucket) override {
-      if (in_finish) lack(rank);
+      if (in_finish) fail(rank);
       PlainReduction::finish(bucket);
     }
+    const StatusCode code;
     const bool in_finish;
     Rank rank;
   };
-  for (const bool in_finish : {false, true}) {
-    run_ranks(2, [&](Communicator& communicator) {
-      Reducer reducer(communicator, three_gradients(),
-                      {.hook = std::make_shared<Lacking>(in_finish)});
-      const auto two_steps = [&] {
-        for (int step = 0; step < 2; ++step) run_step(reducer, 0, 1);
-      };
-      if (communicator.rank() == Rank(0)) {
-        EXPECT_THROW(two_steps(), OutOfMemory);
-      } else {
-        expect_contains(message_of<Aborted>(two_steps), "there is no room");
-      }
-    });
+  for (const StatusCode code : {StatusCode::out_of_memory, StatusCode::mismatch}) {
+    for (const bool in_finish : {false, true}) {
+      run_ranks(2, [&](Communicator& communicator) {
+        Reducer reducer(communicator, three_gradients(),
+                        {.hook = std::make_shared<Failing>(code, in_finish)});
+        const Status status = testing::failure_of([&] {
+          for (int step = 0; step < 2; ++step) run_step(reducer, 0, 1);
+        });
+        EXPECT_EQ(status.code(), communicator.rank() == Rank(0) ? code : StatusCode::aborted);
+        expect_contains(std::string(status.message()), "this rank has another one");
+      });
+    }
   }
 }
 

@@ -271,7 +271,7 @@ void Reducer::end_bucket(std::size_t index) {
     bucket.end = Clock::now();
     note(std::move(status));
     if (bucket_failure_.ok()) options_.hook->finish(full(index));
-  } catch (const Error& error) {  // All ranks fail, since they have received the same.
+  } catch (const Error& error) {  // end_step() tells the others of it.
     note(error.status());
   } catch (const std::exception& error) {
     fail_alone(error);

@@ -49,20 +49,13 @@ void Reducer::abandon_step(const std::string& reason) {
   fail(Status(StatusCode::aborted, text("this rank's")));
 }
 
-// Aborts if only this rank knows of the failure, since all others wait for its next operation. They
-// know of calls that are refused on all ranks, and of what the communicator has failed with;
-// aborting for these would also end the groups that were made of the communicator.
+// Aborts if perhaps only this rank knows of the failure, since all others wait for its next
+// operation. They know of what is refused on all ranks (InvalidArgument), and of what the
+// communicator has failed with; aborting for these would also end the groups that were made of the
+// communicator.
 void Reducer::tell_others(const Status& failure) {
-  if (communicator_.has_failed()) return;
-  switch (failure.code()) {
-    case StatusCode::system:
-    case StatusCode::out_of_memory:
-    case StatusCode::internal:
-      communicator_.abort(std::string(failure.message()));
-      break;
-    default:
-      break;
-  }
+  if (communicator_.has_failed() || failure.code() == StatusCode::invalid_argument) return;
+  communicator_.abort(std::string(failure.message()));
 }
 
 void Reducer::give_up(const std::string& reason) {

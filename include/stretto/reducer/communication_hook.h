@@ -95,8 +95,10 @@ class CommunicationHook {
 
   // Called when the work of start() has ended without failure; one bucket at a time, in the order
   // of buckets. Must not communicate: other ranks may be in another bucket. An exception fails the
-  // step. Runs on the thread that ends the step; if finishes_early(), also on a thread that makes a
-  // gradient ready and sees that the work has ended.
+  // step and ends training on all ranks, except for InvalidArgument: that is for what all ranks
+  // refuse alike, and no other rank is told of it. Runs on the thread that ends the step; if
+  // finishes_early(), also on a thread that makes a gradient ready and sees that the work has
+  // ended.
   virtual void finish(const FullBucket& bucket) { (void)bucket; }
   // Called at the end of a step in which no rank has computed these gradients, which were all
   // `uncomputed`: the hook restores what it remembered of them before the step. Runs on the thread
