@@ -165,7 +165,10 @@ void Group::check_departed() {
   compare_beliefs();
   if (!failure_.ok()) return;
   for (const auto& item : operations_.running()) {
-    if (item.execution->must_be_asked()) continue;  // A rank that has left has done its part of it.
+    // A library that runs it does not say for whom it waits; but all have entered, so a rank that
+    // has left has done its part. An execution whose device works waits for no rank meanwhile: if
+    // it still stages, a rank that has left without entering is found once this rank has posted.
+    if (item.execution->must_be_asked()) continue;
     for (const Rank member : item.execution->waiting_for()) {
       const Status& why = departed_[member];
       if (why.ok()) continue;
