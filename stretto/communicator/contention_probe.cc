@@ -104,10 +104,11 @@ Contenders::Contenders(const group::HostList& hosts, Rank self) {
   }
 }
 
-std::string ContentionProbe::describe() const {
+std::string ContentionProbe::describe(const RankVector<std::string>& names) const {
   std::string text;
   for (const auto& of_host : who_.ranks) {
-    text += fmt::format("{}{}", text.empty() ? "" : "+", of_host.size());
+    text +=
+        fmt::format("{}{} of {}", text.empty() ? "" : ", ", of_host.size(), names[of_host.front()]);
   }
   return text;
 }

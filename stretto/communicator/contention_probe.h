@@ -45,8 +45,8 @@ class ContentionProbe {
       : world_(world), who_(hosts, world.rank()) {}
 
   bool takes_part() const { return !who_.others.empty(); }
-  // How many ranks of each host take part: "2+2".
-  std::string describe() const;
+  // How many ranks of each host take part: "2 of node01, 2 of node02". `names`: each rank's host.
+  std::string describe(const RankVector<std::string>& names) const;
 
   // Times measured by a rank that is in a pair.
   struct Times {

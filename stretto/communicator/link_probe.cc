@@ -12,8 +12,9 @@
 #include <fmt/format.h>
 
 #include "stretto/base/cores.h"
-#include "stretto/base/host_name.h"
 #include "stretto/base/log.h"
+#include "stretto/base/printable.h"
+#include "stretto/communicator/all_gather_value.h"
 #include "stretto/communicator/contention_probe.h"
 #include "stretto/communicator/link_cache.h"
 #include "stretto/transport/transport.h"
@@ -231,20 +232,33 @@ class LinkProbe {
   double small_round_ = 0;
 };
 
-// Describes a link for the cache: the host, the kind of link, the cores and the number of ranks.
-std::string link_text(const Communicator& world, const Pair& pair, std::string_view where,
-                      bool between_hosts, const LinkCacheOptions& cache,
-                      const ContentionProbe& contention) {
-  return fmt::format(
-      "{} from {}: {}{}; {} usable cores; all of {} ranks at once", where, host_name(),
-      world.describe_link(pair.partner),
-      between_hosts && !cache.congestion_control.empty() ? ", " + cache.congestion_control : "",
-      usable_cores(), contention.describe());
+// Returns the names of all ranks' hosts.
+RankVector<std::string> gather_hosts(Communicator& world, const std::string& own) {
+  ToldHost told{};
+  (void)own.copy(told.data(), told.size() - 1);
+  RankVector<std::string> names;
+  for (ToldHost& each : communicator::all_gather_value(world, told, std::nullopt)) {
+    each.back() = 0;
+    names.push_back(printable(each.data()));
+  }
+  return names;
 }
 
-// Measures with the pair, and then with all ranks that take part in `contention`.
+// Describes a link for the cache: its kind, the cores, and how many ranks of which hosts measure.
+std::string link_text(const Communicator& world, const Pair& pair, std::string_view where,
+                      bool between_hosts, const LinkCacheOptions& cache,
+                      std::string_view measuring) {
+  return fmt::format(
+      "{}: {}{}; {} usable cores; ranks at once: {}", where, world.describe_link(pair.partner),
+      between_hosts && !cache.congestion_control.empty() ? ", " + cache.congestion_control : "",
+      usable_cores(), measuring);
+}
+
+// Measures with the pair, and then with all ranks that take part in `contention`, which `measuring`
+// describes.
 CachedLink probe(Communicator& world, const Pair& pair, std::string_view where, bool between_hosts,
-                 const LinkCacheOptions& cache, ContentionProbe& contention) {
+                 const LinkCacheOptions& cache, ContentionProbe& contention,
+                 std::string_view measuring) {
   CachedLink finding;
   if (world.rank() == pair.partner) {
     std::array<std::uint8_t, 1> measure{};
@@ -255,7 +269,7 @@ CachedLink probe(Communicator& world, const Pair& pair, std::string_view where, 
     if (contention.takes_part()) (void)contention.run({});
     return finding;
   }
-  const std::string text = link_text(world, pair, where, between_hosts, cache, contention);
+  const std::string text = link_text(world, pair, where, between_hosts, cache, measuring);
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
   const auto known = path.empty() || cache.refresh ? std::optional<CachedLink>() : load_link(path);
   const std::array<std::uint8_t, 1> measure = {known ? std::uint8_t{0} : std::uint8_t{1}};
@@ -314,12 +328,14 @@ Result<group::LinkModel> agree_on_links(Communicator& world, const group::HostLi
   std::string source;
   const std::array pairs = {local_pair(hosts), network_pair(hosts)};
   try {
+    const RankVector<std::string> names = gather_hosts(world, cache.host);
     for (const bool local : {true, false}) {
       const Pair& pair = pairs[local ? 0 : 1];
       if (!pair.exists()) continue;
       const std::string_view where = local ? "inside a host" : "between hosts";
       ContentionProbe contention(world, local ? ranks_of_host(hosts, pair.leader) : hosts);
-      CachedLink finding = probe(world, pair, where, !local, cache, contention);
+      CachedLink finding =
+          probe(world, pair, where, !local, cache, contention, contention.describe(names));
       share_link(world, pair.leader, "costs of a link", finding);
       (local ? model.local : model.network) = finding.cost;
       source += (source.empty() ? "" : "; ") + describe(where, finding);

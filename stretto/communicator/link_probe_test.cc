@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/communicator/all_gather_value.h"
 #include "stretto/communicator/contention_probe.h"
 #include "stretto/communicator/link_cache.h"
 #include "stretto/communicator/memory_probe.h"
@@ -42,7 +43,8 @@ class LinkProbe : public ::testing::Test {
     on_threads(kRanks, [&](int r) {
       const auto at = static_cast<std::size_t>(r);
       const LinkCacheOptions cache{.folder = folder(r).string(),
-                                   .congestion_control = congestion_control_};
+                                   .congestion_control = congestion_control_,
+                                   .host = names_[at]};
       if (shares_memory) {
         const Status status = agree_on_memory(
             *ranks[at], cache, [](const auto&) {}, models[at]);
@@ -76,6 +78,7 @@ class LinkProbe : public ::testing::Test {
 
   const TemporaryFolder folder_;
   std::string congestion_control_;
+  std::array<std::string, kRanks> names_ = {"node01", "node01", "node02"};
   group::HostList hosts_ = {0, 0,
                             1};  // Rank 0 leads the pair of its host, and the pair of the hosts.
 };
@@ -101,6 +104,14 @@ TEST_F(LinkProbe, RanksWithDifferentCachesComeToTheSameNumbers) {
   expect_contains(agree().front().source, "just now");
 }
 
+TEST_F(LinkProbe, AnotherHostIsMeasuredAnew) {
+  (void)agree();
+  names_.back() = "node03";
+  expect_contains(agree().front().source, "just now");
+  names_.back() = "node02";
+  expect_lacks(agree().front().source, "just now");
+}
+
 // Rank 0 leads the measurement, so the other ranks take their numbers from it.
 TEST(AgreeOnLinks, NumbersThatNoRankCanHaveMeasuredAreRefused) {
   const group::HostList hosts = {0, 1};
@@ -116,6 +127,7 @@ TEST(AgreeOnLinks, NumbersThatNoRankCanHaveMeasuredAreRefused) {
         EXPECT_EQ(status.rank(), Rank(0));
         return;
       }
+      (void)all_gather_value(world, ToldHost(), std::nullopt);
       const std::array<std::uint8_t, 1> measure{};
       world.send(measure, {.to = 1, .tag = kProbeTag}).wait();
       (void)ContentionProbe(world, hosts).run({});
@@ -131,7 +143,9 @@ TEST_F(LinkProbe, ContentionIsThatOfAFewRanksOfAFewHosts) {
   expect_all_equal(agree());
   auto ranks = make_thread_ranks({.size = 1});
   const group::HostList many = {5, 5, 5, 5, 5, 2, 9, 9, 0, 1, 1};
-  EXPECT_EQ(ContentionProbe(*ranks[0], many).describe(), "4+1+2+1");
+  RankVector<std::string> names(11);
+  names[5] = "a";
+  EXPECT_EQ(ContentionProbe(*ranks[0], many).describe(names), "4 of , 1 of a, 2 of , 1 of ");
 }
 
 // Ranks that find no partner on another host make pairs on their own, to be busy meanwhile.
@@ -214,7 +228,9 @@ TEST(ContentionProbe, SendsFewBytesWhereSomePassAtOnceAndManyWhereTheLinkIsFast)
 // Ranks without a host are not measured.
 TEST(ContentionProbe, RanksThatAreOnNoHostDoNotTakePart) {
   auto ranks = make_thread_ranks({.size = 1});
-  EXPECT_EQ(ContentionProbe(*ranks[0], {0, -1, 2, -1, 4}).describe(), "1+1+1");
+  const RankVector<std::string> names = std::vector<std::string>{"a", "b", "c", "d", "e"};
+  EXPECT_EQ(ContentionProbe(*ranks[0], {0, -1, 2, -1, 4}).describe(names),
+            "1 of a, 1 of c, 1 of e");
 }
 
 // The leader of a measurement decides. The caches of the others are not read.
