@@ -25,8 +25,9 @@ struct WindowNotice {
   SingleCopy single_copy = SingleCopy::off;
   std::uint8_t lacks_cores = 0;   // Whether this host has fewer cores than ranks.
   std::uint64_t cache_bytes = 0;  // Of the last level, as far as it knows.
+  std::uint64_t remeasures = 0;   // Whether it is told to use no stored measurements of links.
 };
-static_assert(sizeof(WindowNotice) == 24, "travels as it lies in memory");
+static_assert(sizeof(WindowNotice) == 32, "travels as it lies in memory");
 
 namespace {
 
@@ -212,7 +213,8 @@ Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) 
                       .reaches_host = reaches_host,
                       .single_copy = reaches_all_private ? options_.single_copy : SingleCopy::off,
                       .lacks_cores = !engine_->has_core_for_each_rank(),
-                      .cache_bytes = kernel::last_level_cache_bytes()};
+                      .cache_bytes = kernel::last_level_cache_bytes(),
+                      .remeasures = options_.measure_links && options_.measure_links->refresh};
 }
 
 // Maps the windows of the team. Waits for their regions, which do not arrive together with the
@@ -255,6 +257,9 @@ Status ScheduledBackend::share_windows(const Deadline& until) {
   RankVector<WindowNotice> notices(size());
   STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::as_bytes(std::span(&notice, 1)),
                                             std::as_writable_bytes(std::span(notices)), until));
+  if (options_.measure_links) {  // One rank's refresh holds for all, as they measure together.
+    options_.measure_links->refresh = std::ranges::any_of(notices, &WindowNotice::remeasures);
+  }
   if (std::ranges::all_of(notices, &WindowNotice::reaches_all)) {
     for (std::int32_t r = 0; r < size(); ++r) windows.team.push_back(r);
   } else if (std::ranges::all_of(notices, &WindowNotice::reaches_host) && some_share_a_host()) {
@@ -281,12 +286,7 @@ Status ScheduledBackend::share_windows(const Deadline& until) {
 // ranks share cores, syncs are not measured either.
 Status ScheduledBackend::measure_links(Communicator& world) {
   if (!options_.measure_links || size() == 1) return {};
-  LinkCacheOptions& cache = *options_.measure_links;
-  // A refresh set on one rank holds for all, as they must measure together.
-  const auto own = std::byte(cache.refresh);
-  RankVector<std::byte> wishes(size());
-  STRETTO_RETURN_IF_ERROR(set_up_all_gather({&own, 1}, wishes, *set_up_until_));
-  cache.refresh = std::ranges::count(wishes, std::byte(true)) > 0;
+  const LinkCacheOptions& cache = *options_.measure_links;  // As all ranks have agreed.
   group::EngineLock held(*engine_);
   const bool is_one_team = group_->is_one_team();
   const bool syncs = group_->planner()->setting().selector.has_core_for_each_rank;

@@ -53,7 +53,8 @@ class ScheduledBackend final : public Backend {
     bool share_windows = true;
     SingleCopy single_copy = SingleCopy::automatic;  // The lowest of all ranks' values counts.
     group::Group::Options group = {};
-    // If set, links are measured, or stored measurements used, before the first operation.
+    // If set, links are measured, or stored measurements used, before the first operation. Needs
+    // share_windows.
     std::optional<LinkCacheOptions> measure_links = std::nullopt;
     LibraryFactory library = {};
     // If set, each rank has a device whose memory the other ranks map. Called once, with this
