@@ -151,7 +151,7 @@ void share_link(Communicator& world, Rank root, std::string_view what, CachedLin
   for (const Flag& flag : flags_of(link)) told.push_back(*flag.value ? 1 : 0);
   world.broadcast(std::span(told), {.root = root}).wait();
   auto next = told.begin();
-  bool is_sound = *next >= 0 && *next <= kAgeMaxSeconds;
+  bool is_sound = *next >= kNotMeasured && *next <= kAgeMaxSeconds;
   if (is_sound) link.age_seconds = static_cast<std::int64_t>(*next);
   for (const Field& field : fields_of(link)) {
     *field.value = *++next;

@@ -19,8 +19,9 @@ struct CachedLink {
   schedule::LinkCost cost = {};
   group::MemoryModel memory = {};
   bool is_confirmed = false;     // For mapped memory: the measurement before was similar.
-  std::int64_t age_seconds = 0;  // At least 1 if load_link() returned it.
+  std::int64_t age_seconds = 0;  // At least 1 if load_link() returned it, or kNotMeasured.
 };
+inline constexpr std::int64_t kNotMeasured = -1;
 
 // "measured 3 min ago"; for an age of 0 seconds "measured just now".
 std::string describe_age(std::int64_t age_seconds);

@@ -184,10 +184,9 @@ class MemoryProbe {
 };
 
 // A stored measurement counts only after two jobs in a row have measured almost the same: other
-// work during one measurement may falsify it, and a stored one lasts for a week. In the result,
-// is_confirmed says whether rank 0 has any measurement, new or stored.
+// work during one measurement may falsify it, and a stored one lasts for a week.
 CachedLink agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
-  CachedLink finding;
+  CachedLink finding{.age_seconds = kNotMeasured};
   std::optional<CachedLink> known;
   const std::string text =
       fmt::format("mapped memory of {}: {} ranks, {} usable cores{}", host_name(), world.size(),
@@ -206,7 +205,6 @@ CachedLink agree(Communicator& world, const LinkCacheOptions& cache, const Choos
     finding.is_confirmed = known && are_alike(known->memory, *measured);
     save_link(path, text, finding);
   }
-  finding.is_confirmed = measured || known;
   share();
   return finding;
 }
@@ -224,9 +222,9 @@ Status agree_on_memory(Communicator& world, const LinkCacheOptions& cache,
   try {
     const CachedLink finding = agree(world, cache, choose_by);
     model.memory = finding.memory;
-    const std::string source =
-        "mapped memory " + (finding.is_confirmed ? describe_age(finding.age_seconds)
-                                                 : "modelled, as the machine was busy");
+    const std::string source = "mapped memory " + (finding.age_seconds == kNotMeasured
+                                                       ? "modelled, as the machine was busy"
+                                                       : describe_age(finding.age_seconds));
     model.source =
         model.source == group::LinkModel().source ? source : model.source + "; " + source;
   } catch (const Error& error) {
