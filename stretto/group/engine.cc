@@ -237,7 +237,7 @@ void Engine::note_standstill(TimePoint now) {
 void Engine::check_deadlines() {
   const TimePoint now = Clock::now();
   note_standstill(now);
-  // The background thread does not report while all turns move something.
+  // The background thread does not report while all turns of a waiting thread move something.
   report_live_state(now, 2 * options_.heartbeat);
   // After a standstill, read what other ranks have sent meanwhile before blaming them.
   if (beats_ && now - resumed_at_ < options_.heartbeat) return;
@@ -258,11 +258,12 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
     if (background_drives()) wake_background_ = true;
     wake_sleepers_ = true;  // Another sleeper may need the same event.
   });
-  return drive_locked(held, done, deadline);
+  return drive_locked(held, done, deadline, core_for_each_rank_);
 }
 
-bool Engine::drive_locked(EngineLock& held, const std::function<bool()>& done, Deadline deadline) {
-  int spins_max = core_for_each_rank_ ? kSpins : 0;
+bool Engine::drive_locked(EngineLock& held, const std::function<bool()>& done, Deadline deadline,
+                          bool may_spin) {
+  int spins_max = may_spin ? kSpins : 0;
   int idle_turns = 0;
   IdleWait wait;
   bool finished = false;
@@ -278,7 +279,7 @@ bool Engine::drive_locked(EngineLock& held, const std::function<bool()>& done, D
     // Other threads may submit between turns.
     held.unlock();
     ++idle_turns;
-    if (core_for_each_rank_ && idle_turns == kSpinsBeforeNote) {
+    if (may_spin && idle_turns == kSpinsBeforeNote) {
       spins_max = transport_->shares_core() ? 0 : kSpins;
     }
     if (idle_turns <= spins_max) {
@@ -387,8 +388,6 @@ void Engine::run_background_thread() {
   const Duration heartbeat =
       options_.heartbeat > Duration::zero() ? options_.heartbeat : std::chrono::hours(1);
   EngineLock held(*this);
-  IdleWait wait;
-  bool is_idle = false;
   TimePoint last_beat = Clock::now();
   while (!stopping_) {
     if (!background_drives()) {
@@ -402,7 +401,6 @@ void Engine::run_background_thread() {
                              [&]() STRETTO_REQUIRES(engine_held) {
                                return stopping_ || background_drives() || background_pushes();
                              });
-      is_idle = false;
       if (stopping_ || background_drives()) continue;
       // A waiting thread may be busy with the code after its operation.
       const TimePoint now = Clock::now();
@@ -423,22 +421,11 @@ void Engine::run_background_thread() {
       run_continuations(held);
       continue;
     }
-    if (turn_locked()) {
-      if (is_idle) wait.end(forecast_);
-      run_continuations(held);
-      yield_lock(held);
-      is_idle = false;
-      continue;
-    }
-    if (!std::exchange(is_idle, true)) wait = IdleWait(forecast_.expected());
-    held.unlock();
-    const TimePoint now = Clock::now();
-    const bool yielded = yield(now, wait);
-    held.lock();
-    report_live_state(now, options_.heartbeat / 2);
-    if (yielded || sleep(held, wait.wake_time(now))) continue;
-    wait.end(forecast_);
-    is_idle = false;
+    // The program's threads may need this core, so it does not spin.
+    drive_locked(
+        held, [this]() STRETTO_REQUIRES(engine_held) { return stopping_ || !background_drives(); },
+        Deadline::after(heartbeat / 2), /*may_spin=*/false);
+    report_live_state(Clock::now(), heartbeat / 2);
   }
 }
 

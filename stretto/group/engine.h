@@ -130,9 +130,10 @@ class Engine final : private transport::TransportListener {
   void yield_lock(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
   bool turn_locked() STRETTO_REQUIRES(engine_held);
   bool turn_locked(std::size_t bytes_of_each_group) STRETTO_REQUIRES(engine_held);
-  // Does the work of drive(). The lock is held when it returns.
-  bool drive_locked(EngineLock& held, const std::function<bool()>& done, Deadline deadline)
-      STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
+  // Does the work of drive(), spinning before it yields if it `may_spin`. The lock is held when it
+  // returns.
+  bool drive_locked(EngineLock& held, const std::function<bool()>& done, Deadline deadline,
+                    bool may_spin) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
   // Called without the lock. Returns false, without yielding, if it is better to sleep: see Note
   // [waiting].
   bool yield(TimePoint now, IdleWait& wait);
