@@ -189,8 +189,10 @@ World make_by_engines(const WorldOptions& options, const MakeEngineOf& make) {
 }
 
 World make_by_plugin(const char* name, const WorldOptions& options) {
-  // Open MPI shall start no daemon for a process that was not started by mpirun.
+  // Open MPI shall start no daemon for a process that was not started by mpirun. All such processes
+  // would make and remove the same folders, and one that ends could keep another from starting.
   ::setenv("OMPI_MCA_ess_singleton_isolated", "1", /*replace=*/0);
+  ::setenv("OMPI_MCA_orte_create_session_dirs", "0", /*replace=*/0);
   const packets::Plugin plugin = packets::load_plugin(name, plugin_of(name)).or_throw();
   return make_by_engines(options, [&](const packets::EngineOptions& of_rank) {
     return packets::make_engine(plugin, of_rank).or_throw();

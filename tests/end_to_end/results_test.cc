@@ -185,8 +185,9 @@ TEST(Backend, IsOneOfThree) {
 }
 
 TEST_F(MpiPlane, SaysThatMpirunMustStartIt) {
-  const Ended ended = started_by_us(
-      variables_with({{"STRETTO_TRANSPORT", "mpi"}, {"OMPI_MCA_ess_singleton_isolated", "1"}}));
+  const Ended ended = started_by_us(variables_with({{"STRETTO_TRANSPORT", "mpi"},
+                                                    {"OMPI_MCA_ess_singleton_isolated", "1"},
+                                                    {"OMPI_MCA_orte_create_session_dirs", "0"}}));
   EXPECT_NE(ended.status, 0);
   expect_contains(ended.errors, "start the ranks with the mpirun of");
 }
