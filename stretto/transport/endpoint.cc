@@ -373,7 +373,8 @@ void Endpoint::poll_all_next() { turns_ = kTurnsPerPoll - 1; }
 
 void Endpoint::sleep(Deadline until) {
   // A sleep is bounded, so that a wake-up that went to another sleeper of this process costs at
-  // most this. The caller checks its deadline.
+  // most this, and so that a file that has found no descriptor (ShmMemory) is soon looked for
+  // again, though no event tells that there is one. The caller checks its deadline.
   constexpr std::chrono::milliseconds kUndisturbed(100);
   const std::chrono::milliseconds sleep_max =
       data_plane_ != nullptr ? kPolledPlaneNap : kUndisturbed;
