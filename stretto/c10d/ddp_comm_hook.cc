@@ -161,19 +161,24 @@ void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buff
           "this hook knows the members that the process group had before reconfigure(): wrap the "
           "model again, and register a hook with that");
     }
+    bool is_started = false;
     try {
       Bucket& bucket = *buckets_.emplace_back(make_bucket(index, is_last, buffer, counts, numbers));
       memory_->publish();
       bucket.work = hook_->start(communicator, bucket.full);
-    } catch (const std::exception& error) {  // The others wait for this bucket.
-      if (!communicator.has_failed()) communicator.abort(error.what());
+      is_started = true;
+      if (!is_last) return;
+      for (const auto& each : buckets_) {
+        memory_->end(each->work).or_throw();
+        hook_->finish(each->full);
+        if (!each->place.is_same(each->buffer)) each->buffer.copy_(each->place);
+      }
+    } catch (const std::exception& error) {
+      // The others wait for this bucket, or for this rank's next one. They know of what finish()
+      // refuses.
+      const bool is_known = is_started && dynamic_cast<const InvalidArgument*>(&error) != nullptr;
+      if (!is_known && !communicator.has_failed()) communicator.abort(error.what());
       throw;
-    }
-    if (!is_last) return;
-    for (const auto& each : buckets_) {
-      memory_->end(each->work).or_throw();
-      hook_->finish(each->full);
-      if (!each->place.is_same(each->buffer)) each->buffer.copy_(each->place);
     }
   });
 }
