@@ -97,6 +97,7 @@ def codecs(one: Rank) -> list[Callable[[], hooks.Hook]]:
         lambda: hooks.int8(),
         lambda: hooks.one_bit(),
         lambda: hooks.f16(clip=0.01),
+        lambda: hooks.int8(stochastic=True),
         lambda: hooks.power_sgd(2),
     ]
     if one.kind != "stretto":
@@ -148,7 +149,7 @@ def halves(one: Rank) -> None:
 def goes_on(one: Rank) -> None:
     """Training continues after a state was saved on the device or on the CPU, or the hook was moved
     to another model."""
-    for make in (*codecs(one)[::3], *codecs(one)[7:]):  # Sparse, dense, low rank, divided.
+    for make in (*codecs(one)[::3], *codecs(one)[7:]):  # Sparse, dense, drawn, low rank, divided.
         through = Training(one, one.device, make()).steps(5)
         saved = Training(one, one.device, make()).steps(3)
         again = make()

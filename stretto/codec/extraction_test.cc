@@ -26,7 +26,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-constexpr codec::Position kExtracted{.step = 3, .context_hash = 5};
+constexpr codec::Position kExtracted{.step = 3, .own_key = 7, .context_hash = 5};
 
 struct Extracted {
   std::vector<std::uint32_t> indices;
@@ -54,7 +54,8 @@ std::vector<std::byte> round(const codec::Extraction& how, Floats& values) {
     numbers.resize(values.size() + kernel::int8_blocks(values.size()));
     const std::span bytes(reinterpret_cast<std::uint8_t*>(numbers.data()), numbers.size());
     const std::span codes(reinterpret_cast<std::int8_t*>(bytes.data()), values.size());
-    kernel::quantize_int8(values, {}, codes, bytes.subspan(values.size()));
+    kernel::quantize_int8(values, {how.key.has_value(), how.key.value_or(0)}, codes,
+                          bytes.subspan(values.size()));
   }
   if (!how.rounded) {
     const auto bytes = std::as_bytes(std::span(values));
@@ -141,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(Of, Extractions,
                                            threshold({.limit = 20}), threshold({.limit = 0}),
                                            threshold({.limit = 1e9f, .values = ValueFormat::bf16}),
                                            threshold({.limit = 5, .values = ValueFormat::int8}),
-                                           one_bit()));
+                                           one_bit(), int8({.stochastic = true})));
 
 TEST_P(Extractions, MakeTheMessageAndTheResidualOfTheVectorItself) {
   const Codec& codec = *GetParam();
@@ -155,7 +156,7 @@ TEST_P(Extractions, MakeTheMessageAndTheResidualOfTheVectorItself) {
       std::vector<std::byte> expected;
       codec.encode({.carry = expected_carry, .gradient = gradient, .position = kExtracted}, scratch,
                    expected);
-      const auto how = codec.extraction(count, kExtracted.step);
+      const auto how = codec.extraction(count, kExtracted);
       ASSERT_TRUE(how.has_value());
       Extracted extracted = extract(*how, carry, gradient);
       const std::size_t elements = how->takes_all() ? count : extracted.indices.size();
@@ -182,7 +183,7 @@ TEST_P(Extractions, OfAMessageAreWhatItSays) {
     ASSERT_TRUE(codec.decode_add(message, kExtracted, scratch, expected).ok());
     const auto extract = codec.decode_extract(message, kExtracted, scratch, count);
     ASSERT_TRUE(extract.ok()) << extract.status().message();
-    const codec::Extraction how = *codec.extraction(count, kExtracted.step);
+    const codec::Extraction how = *codec.extraction(count, kExtracted);
     const auto& indices = extract.value().indices;
     const std::size_t elements = how.takes_all() ? count : indices.size();
     const Floats values = values_of(how, extract.value().numbers, elements);
@@ -199,9 +200,9 @@ TEST_P(Extractions, OfAMessageAreWhatItSays) {
 
 // The other codecs take everything from the host.
 TEST(Extraction, IsNotOfCodecsThatTakeAllFromTheHost) {
-  for (const auto& codec : {dense(), nonzeros(), top_k({.exact = false}),
-                            int8({.stochastic = true}), one_bit({.stochastic = true})}) {
-    EXPECT_FALSE(codec->extraction(1000, 0).has_value()) << codec->name();
+  for (const auto& codec :
+       {dense(), nonzeros(), top_k({.exact = false}), one_bit({.stochastic = true})}) {
+    EXPECT_FALSE(codec->extraction(1000, {}).has_value()) << codec->name();
   }
 }
 

@@ -62,7 +62,7 @@ class Halved final : public WholeCodec {
     const auto* const codes = reinterpret_cast<const std::uint16_t*>(payload.data()) + first;
     kernel::add_half(dtype_of<Number>, {codes, sums.size()}, sums);
   }
-  std::optional<Extraction> extraction(std::size_t, std::uint64_t) const override {
+  std::optional<Extraction> extraction(std::size_t, const Position&) const override {
     return Extraction{.rounded = dtype_of<Number>, .limit = limit()};
   }
 

@@ -36,9 +36,10 @@ class Int8 final : public WholeCodec {
         {reinterpret_cast<const std::uint8_t*>(scales), kernel::int8_blocks(sums.size())}, sums);
   }
 
-  std::optional<Extraction> extraction(std::size_t, std::uint64_t) const override {
-    if (stochastic_) return std::nullopt;
-    return Extraction{.rounded = DType::i8, .block = kernel::kInt8Block};
+  std::optional<Extraction> extraction(std::size_t, const Position& position) const override {
+    Extraction how{.rounded = DType::i8, .block = kernel::kInt8Block};
+    if (stochastic_) how.key = rounding_at(true, position).key;
+    return how;
   }
 
   const bool stochastic_;

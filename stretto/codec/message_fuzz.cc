@@ -49,7 +49,7 @@ Result<std::size_t> decode(const Codec& codec, std::span<const std::byte> bytes,
                            codec::Scratch& scratch) {
   std::vector<float> sums(kCount);
   Result<std::size_t> length = codec.decode_add(bytes, {}, scratch, sums);
-  const auto how = codec.extraction(kCount, 0);
+  const auto how = codec.extraction(kCount, {});
   if (!how) return length;
   const auto extract = codec.decode_extract(bytes, {}, scratch, kCount);
   if (extract.ok() != length.ok()) std::abort();

@@ -36,7 +36,7 @@ class OneBit final : public WholeCodec {
   std::size_t write(const Task& task, std::vector<std::byte>& out) const override;
   void read_section(std::span<const std::byte> payload, std::size_t, std::size_t first,
                     std::span<float> sums) const override;
-  std::optional<Extraction> extraction(std::size_t, std::uint64_t) const override {
+  std::optional<Extraction> extraction(std::size_t, const Position&) const override {
     if (stochastic_) return std::nullopt;
     return Extraction{
         .rounded = DType::boolean, .block = kernel::kOneBitBlock, .section = kSection};

@@ -27,7 +27,7 @@ class Threshold final : public SparseCodec {
   std::optional<std::size_t> values_of(std::size_t, std::uint64_t) const override {
     return std::nullopt;
   }
-  std::optional<Extraction> extraction(std::size_t, std::uint64_t) const override {
+  std::optional<Extraction> extraction(std::size_t, const Position&) const override {
     return in_format({.least = limit_});
   }
   // Gives room for a quarter more elements than the last step found, and 1024.

@@ -134,9 +134,9 @@ class TopK final : public SparseCodec {
   }
 
   std::uint64_t warm_up_steps() const override { return options_.warm_up_steps; }
-  std::optional<Extraction> extraction(std::size_t count, std::uint64_t step) const override {
+  std::optional<Extraction> extraction(std::size_t count, const Position& position) const override {
     if (!options_.exact) return std::nullopt;
-    return in_format({.greatest = wanted(count, step)});
+    return in_format({.greatest = wanted(count, position.step)});
   }
   Search search(std::size_t count, const Position& position, std::uint32_t hint) const override {
     const std::size_t room = candidate_room(wanted(count, position.step), count);

@@ -36,7 +36,7 @@ class WholeCodec : public Codec {
     std::fill(end, payload.end(), std::byte{});  // Payloads are whole words.
   }
   bool read_extract(const Payload& payload, Extract& extract) const override {
-    const auto how = extraction(payload.count, 0);
+    const auto how = extraction(payload.count, {});
     if (!how) return false;
     extract.numbers = payload.bytes.first(how->number_bytes(payload.count));
     return true;

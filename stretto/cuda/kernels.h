@@ -59,6 +59,9 @@ struct Rounding {
   // Aligned to the width of a number, or to 4 bytes for signs.
   void* numbers = nullptr;
   std::uint8_t* scales = nullptr;  // Of codes of 8 bits.
+  // Codes of 8 bits are rounded as kernel::Rounding says.
+  bool is_stochastic = false;
+  std::uint64_t key = 0;
 };
 
 // Adds the values that such numbers encode to `values`.
@@ -76,12 +79,12 @@ using Add = int (*)(const Addition* addition, void* stream);
 #define STRETTO_CUDA_REDUCE stretto_cuda_reduce_2
 #define STRETTO_CUDA_PROBE stretto_cuda_probe_3
 #define STRETTO_CUDA_SELECT stretto_cuda_select_3
-#define STRETTO_CUDA_ROUND stretto_cuda_round_3
-#define STRETTO_CUDA_ADD stretto_cuda_add_3
+#define STRETTO_CUDA_ROUND stretto_cuda_round_4
+#define STRETTO_CUDA_ADD stretto_cuda_add_4
 inline constexpr const char* kReduce = "stretto_cuda_reduce_2";
 inline constexpr const char* kProbe = "stretto_cuda_probe_3";
 inline constexpr const char* kSelect = "stretto_cuda_select_3";
-inline constexpr const char* kRound = "stretto_cuda_round_3";
-inline constexpr const char* kAdd = "stretto_cuda_add_3";
+inline constexpr const char* kRound = "stretto_cuda_round_4";
+inline constexpr const char* kAdd = "stretto_cuda_add_4";
 
 }  // namespace stretto::cuda

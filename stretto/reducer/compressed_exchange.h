@@ -17,6 +17,7 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/base/id.h"
+#include "stretto/base/random.h"
 #include "stretto/base/rank_vector.h"
 #include "stretto/base/view.h"
 #include "stretto/codec/codec.h"
@@ -65,6 +66,12 @@ constexpr AddedPart part_added_by(std::size_t adder, std::size_t elements, std::
   if (!are_worth_parts(elements, ranks)) return {0, adder == owner ? elements : 0};
   const std::size_t first = adder * elements / ranks;
   return {first, (adder + 1) * elements / ranks - first};
+}
+// Position::own_key of a message of `rank` of a gradient; for that of a sum, `rank` is the rank
+// plus their number. `part`: 0 for a whole gradient, else 1 + the rank that adds the part up.
+constexpr std::uint64_t own_key(std::uint64_t of_gradient, std::uint64_t part, std::uint64_t rank) {
+  if (part > 0) of_gradient = Random(of_gradient ^ part).next();
+  return Random(of_gradient + rank).next();
 }
 // Sums of messages are divided by this before a bounded codec encodes them again, so that they do
 // not exceed its bound. A power of two, so that nothing is rounded.

@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "stretto/base/random.h"
 #include "stretto/codec/arithmetic.h"
 #include "stretto/reducer/compressed_exchange.h"
 
@@ -32,16 +31,16 @@ CompressedReduction::Part CompressedReduction::part_of(const Exchange& exchange,
   const auto rank = static_cast<std::uint64_t>(rank_);
   const auto ranks = static_cast<std::size_t>(ranks_);
   Part part{.first = 0, .count = exchange.values[i].size(), .position = {}};
-  std::uint64_t key = gradient.key;
+  const bool is_cut = exchange.has_parts() && are_worth_parts(part.count, ranks);
   if (exchange.has_parts()) {
-    if (are_worth_parts(part.count, ranks)) key = Random(key ^ (adder + 1)).next();
     const AddedPart added = part_added_by(adder, part.count, gradient.owner, ranks);
     part.first = added.first;
     part.count = added.count;
   }
-  part.position = {.step = step_ - 1,
-                   .own_key = Random(key + rank + (of_sum ? ranks : 0)).next(),
-                   .context_hash = context_hash_};
+  part.position = {
+      .step = step_ - 1,
+      .own_key = own_key(gradient.key, is_cut ? adder + 1 : 0, rank + (of_sum ? ranks : 0)),
+      .context_hash = context_hash_};
   return part;
 }
 

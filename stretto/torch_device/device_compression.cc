@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/check.h"
+#include "stretto/base/content_hash.h"
 #include "stretto/base/refuse.h"
 #include "stretto/codec/header.h"
 #include "stretto/reducer/agreement.h"
@@ -77,6 +78,7 @@ void DeviceCompression::attach(Communicator& communicator,
     if (!compresses(description) || !exchange_->describe(description)) continue;
     Gradient& gradient = gradients_[description.name];
     if (gradient.count != description.count) gradient = {description.name, description.count};
+    gradient.key = content_hash(std::as_bytes(std::span(description.name)));
     by_index_.back() = &gradient;
   }
   const auto take_over = [this] {
@@ -87,6 +89,17 @@ void DeviceCompression::attach(Communicator& communicator,
   loaded_.reset();
 }
 
+// How to take out what `adder` adds up of a gradient, or (`of_sum`) of the sum of that.
+codec::Extraction DeviceCompression::extraction_of(std::size_t gradient, std::size_t adder,
+                                                   bool of_sum) const {
+  const Gradient& own = *by_index_[gradient];
+  const bool is_cut = exchange_->divides() && are_worth_parts(own.count, ranks_);
+  const std::uint64_t part = is_cut ? adder + 1 : 0;
+  return *codec_->extraction(
+      own.count,
+      {.step = step_ - 1, .own_key = own_key(own.key, part, rank_ + (of_sum ? ranks_ : 0))});
+}
+
 // The extracts of a gradient that begins at element `first` of the bucket: one for each rank that
 // adds up a part of it, or one of the whole. `carry` becomes the rest. Numbers that share no scale
 // are extracted all at once, and then cut into parts.
@@ -94,7 +107,7 @@ std::vector<PlacedExtract> DeviceCompression::take_out(torch::Tensor carry, std:
                                                        std::size_t first) const {
   const auto count = static_cast<std::size_t>(carry.numel());
   const std::size_t adders = exchange_->divides() ? ranks_ : 1;
-  const codec::Extraction how = *codec_->extraction(count, step_ - 1);
+  const codec::Extraction how = extraction_of(gradient, 0, false);
   const bool is_cut = adders > 1 && how.block == 0;
   const torch::Tensor numbers =
       is_cut ? extract_from(carry, how, first).extract.numbers : torch::Tensor();
@@ -110,7 +123,8 @@ std::vector<PlacedExtract> DeviceCompression::take_out(torch::Tensor carry, std:
                        .elements = part.count});
     } else {
       torch::Tensor of_part = part_of(carry, part.first, part.count);
-      parts.push_back(extract_from(of_part, how, first + part.first));
+      parts.push_back(
+          extract_from(of_part, extraction_of(gradient, adder, false), first + part.first));
     }
   }
   return parts;
@@ -149,8 +163,8 @@ void DeviceCompression::extract(const FullBucket& full, std::size_t i, Gradient&
   const AddedPart part =
       part_added_by(rank_, view.count, owner_of(full.gradients[i], ranks_), ranks_);
   if (part.count == 0) return;
-  own.residuals.push_back(
-      {part_of(residual, part.first, part.count), is_silent, first + part.first});
+  own.residuals.push_back({part_of(residual, part.first, part.count), is_silent, first + part.first,
+                           extraction_of(full.gradients[i], rank_, true)});
   this_step_.sent_values += part.count;  // The sum's values.
 }
 

@@ -74,6 +74,7 @@ class DeviceCompression final : public CommunicationHook {
   struct Gradient {
     std::string name;
     std::size_t count = 0;
+    std::uint64_t key = 0;           // Of random numbers.
     Memory residual = {};            // Of the device; made in the first step that needs it.
     std::vector<float> loaded = {};  // Initial values of the residual.
     // The residual before the step. It is restored if no rank has computed the gradient there.
@@ -84,6 +85,7 @@ class DeviceCompression final : public CommunicationHook {
   static bool can_factor(std::span<const GradientDescription> gradients, std::size_t rank);
   void restore(std::span<const std::byte> saved);
   codec::Position position() const;
+  codec::Extraction extraction_of(std::size_t gradient, std::size_t adder, bool of_sum) const;
   torch::Tensor residual_of(const Gradient& gradient) const;
   std::vector<PlacedExtract> take_out(torch::Tensor carry, std::size_t gradient,
                                       std::size_t first) const;

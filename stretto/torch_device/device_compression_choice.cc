@@ -25,7 +25,7 @@ bool fit_one_bucket(std::span<const GradientDescription> gradients) {
 std::optional<CompressedExchange> DeviceCompression::exchange_of(
     const Codec& codec, std::span<const GradientDescription> gradients, int ranks,
     CompressedExchange wanted) {
-  const auto extraction = codec.extraction(1, 0);
+  const auto extraction = codec.extraction(1, {});
   const bool is_known =
       wanted == CompressedExchange::gather || wanted == CompressedExchange::divide;
   // In steps of a warm-up messages may be so long that they are not gathered.
@@ -75,7 +75,7 @@ std::shared_ptr<DeviceCompression> DeviceCompression::make(
   if (codec == nullptr) return nullptr;
   const auto how = exchange_of(*codec, gradients, ranks, wanted);
   if (!how) return nullptr;
-  const bool has_indices = !codec->extraction(1, 0)->takes_all();
+  const bool has_indices = !codec->extraction(1, {})->takes_all();
   const bool is_there = is_of_communicator && codec->has_fixed_length() &&
                         (!has_indices || fit_one_bucket(gradients));
   if (*how == CompressedExchange::divide) {

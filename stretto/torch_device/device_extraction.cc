@@ -64,7 +64,9 @@ cuda::Rounding rounding_of(const torch::Tensor& values, const codec::Extraction&
           .dtype = *how.rounded,
           .limit = how.limit,
           .numbers = first,
-          .scales = is_i8 ? first + count : nullptr};
+          .scales = is_i8 ? first + count : nullptr,
+          .is_stochastic = how.key.has_value(),
+          .key = how.key.value_or(0)};
 }
 
 // By our kernels.
@@ -114,19 +116,46 @@ torch::Tensor scales_of(const torch::Tensor& exponents) {
   return exponents.bitwise_left_shift(kMantissaBits).view(torch::kFloat);
 }
 
-// Rounds as int8() does to the nearest. Scales are powers of two, so nothing else rounds.
-torch::Tensor round_to_int8(torch::Tensor& carry, std::int64_t block) {
+// The random numbers of kernel/quantize.cc.
+torch::Tensor draw(std::int64_t count, std::uint64_t key, const torch::TensorOptions& options) {
+  constexpr std::int64_t kLow = 0xFFFFFFFF;
+  const auto mix = [](const torch::Tensor& bits) {
+    bits.bitwise_xor_(bits.bitwise_right_shift(16)).mul_(0x21F0AAAD).bitwise_and_(kLow);
+    // The low half of a product with 0xD35A2D97, which could be too great for a signed integer.
+    bits.bitwise_xor_(bits.bitwise_right_shift(15)).mul_(-0x2CA5D269).bitwise_and_(kLow);
+    return bits.bitwise_xor_(bits.bitwise_right_shift(15));
+  };
+  const auto low = static_cast<std::int64_t>(key) & kLow;
+  const torch::Tensor bits =
+      torch::arange(low, low + count, options.dtype(torch::kLong)).bitwise_and_(kLow);
+  return mix(mix(bits).bitwise_xor_(static_cast<std::int64_t>(key >> 32)))
+      .bitwise_right_shift(8)
+      .to(torch::kFloat)
+      .mul_(0x1p-24);
+}
+
+// Rounds as int8() does. Scales are powers of two, so nothing else rounds.
+torch::Tensor round_to_int8(torch::Tensor& carry, const codec::Extraction& how) {
+  const auto block = static_cast<std::int64_t>(how.block);
   const std::int64_t count = carry.numel();
   const std::int64_t blocks = (count + block - 1) / block;
   const torch::Tensor is_number = carry.isfinite();
   const torch::Tensor values =
       torch::constant_pad_nd(carry.nan_to_num(0.0, 0.0, 0.0), {0, blocks * block - count})
           .view({blocks, block});
-  const torch::Tensor exponents =
-      magnitudes_of(values).amax(1, /*keepdim=*/true).bitwise_right_shift(23).clamp_min_(7).sub_(6);
+  const torch::Tensor greatest = magnitudes_of(values).amax(1, /*keepdim=*/true);
+  torch::Tensor exponents = greatest.bitwise_right_shift(23).clamp_min_(7).sub_(6);
+  if (how.key) {  // Above 127 * scale, there is no code to round up to.
+    exponents.add_(greatest.bitwise_and(0x7FFFFF).gt(0x7E0000).logical_and_(exponents.lt(248)));
+  }
+  torch::Tensor codes = values.mul(scales_of(exponents.neg().add_(254)));
+  if (how.key) {
+    const torch::Tensor whole = codes.floor();
+    const torch::Tensor drawn = draw(values.numel(), *how.key, values.options()).view_as(values);
+    codes = whole.add(drawn.lt(codes.sub_(whole)));
+  }
   // Code 0 has no sign: a negative zero stays in the rest.
-  const torch::Tensor codes =
-      values.mul(scales_of(exponents.neg().add_(254))).round_().clamp_(-127, 127).add_(0.0);
+  codes.round_().clamp_(-127, 127).add_(0.0);
   const torch::Tensor rest = values.sub(codes.mul(scales_of(exponents)));
   carry.copy_(rest.view({-1}).narrow(0, 0, count));
   constexpr int kSaysNan = -128;
@@ -260,7 +289,7 @@ torch::Tensor round_off(torch::Tensor& values, const codec::Extraction& how) {
     return numbers;
   }
   if (how.rounded == DType::i8) {
-    numbers = round_to_int8(values, static_cast<std::int64_t>(how.block));
+    numbers = round_to_int8(values, how);
   } else if (how.rounded == DType::boolean) {
     return round_to_signs(values, {how, values.numel()});
   } else {

@@ -151,10 +151,10 @@ PlacedExtract DividedDeviceExchange::round(const torch::Tensor& sums, const Plac
                                            const KeptResidual& residual) const {
   torch::Tensor kept = residual.values;
   if (divisor_ == 1 && !residual.is_silent) {
-    return extract_from(kept.add_(sums), part.how, part.first);
+    return extract_from(kept.add_(sums), residual.how, part.first);
   }
   torch::Tensor rest = torch::zeros_like(sums).add_(sums.div_(divisor_));
-  PlacedExtract said = extract_from(rest, part.how, part.first);
+  PlacedExtract said = extract_from(rest, residual.how, part.first);
   kept.add_(rest.mul_(divisor_));
   return said;
 }

@@ -25,8 +25,9 @@ namespace stretto::ddp {
 // rounds.
 struct KeptResidual {
   torch::Tensor values;
-  bool is_silent = false;  // FullBucket::silent of the gradient.
-  std::size_t first = 0;   // Element of the bucket.
+  bool is_silent = false;      // FullBucket::silent of the gradient.
+  std::size_t first = 0;       // Element of the bucket.
+  codec::Extraction how = {};  // Of the sum.
 };
 
 // What this rank has extracted from a bucket; its streams may still be at it.

@@ -100,6 +100,7 @@ TEST_P(DeviceCodecs, HaveTheBitsOfTheHost) {
       f16(),
       bf16({.clip = 0.01f}),
       int8(),
+      int8({.stochastic = true}),
       one_bit(),
       top_k(),
       top_k({.density = 0.1, .values = ValueFormat::bf16}),
@@ -235,7 +236,8 @@ void exchange_with_a_liar(Communicator& communicator, std::size_t announced,
   ddp::DeviceBuckets memory(device);
   torch::Tensor values = torch::ones({kElements}, device);
   const ddp::BucketExtracts own{
-      .extracts = {ddp::extract_from(values, *codec->extraction(kElements, 0), 0)}, .names = {"w"}};
+      .extracts = {ddp::extract_from(values, *codec->extraction(kElements, {}), 0)},
+      .names = {"w"}};
   FullBucket full{};
   full.memory = &memory;
   const auto exchanged = [&] {
@@ -349,6 +351,7 @@ TEST_P(DeviceCodecsOn, DividedHaveTheBitsOfTheHost) {
   std::vector<Division> all = {{4, f16()},
                                {5, bf16({.clip = 0.01f})},
                                {5, int8(), CompressedExchange::divide},
+                               {5, int8({.stochastic = true}), CompressedExchange::divide},
                                {2, one_bit(), CompressedExchange::divide},
                                {2, f16(), CompressedExchange::divide}};
   if (GetParam() == By::nccl) all.push_back({1, f16(), CompressedExchange::divide});

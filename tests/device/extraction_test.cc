@@ -30,7 +30,7 @@ namespace {
 using Floats = std::vector<float>;
 using Message = std::vector<std::byte>;
 
-constexpr codec::Position kPosition{.step = 3, .context_hash = 5};
+constexpr codec::Position kPosition{.step = 3, .own_key = 7, .context_hash = 5};
 
 // Draws many equal values, zeros, very great values, or all magnitudes down to denormals. Some are
 // infinity or NaN if not `are_finite`.
@@ -77,7 +77,8 @@ std::vector<std::shared_ptr<const Codec>> all_codecs() {
           top_k({.density = 0.3, .values = ValueFormat::bf16}),
           top_k({.density = 0.1, .values = ValueFormat::int8}),
           threshold({.limit = 0.4f}),
-          threshold({.limit = 1e30f, .values = ValueFormat::int8})};
+          threshold({.limit = 1e30f, .values = ValueFormat::int8}),
+          int8({.stochastic = true})};
 }
 
 class DeviceExtractions : public ::testing::TestWithParam<std::shared_ptr<const Codec>> {
@@ -106,7 +107,7 @@ TEST_P(DeviceExtractions, MakeTheMessageAndTheResidualOfTheHost) {
     Message expected;
     codec_.encode({.carry = expected_carry, .gradient = gradient, .position = kPosition}, scratch_,
                   expected);
-    const codec::Extraction how = *codec_.extraction(count, kPosition.step);
+    const codec::Extraction how = *codec_.extraction(count, kPosition);
     torch::Tensor there = tensor_of(carry).add_(tensor_of(gradient));
     const PlacedExtract extracted = extract_from(there, how, 0);
     codec::Extract extract{.numbers = bytes_of(extracted.extract.numbers)};
@@ -134,7 +135,7 @@ TEST_P(DeviceExtractions, AreAddedAsTheHostAddsMessages) {
     const std::size_t count = 1 + random.below(3000);
     const std::size_t first = random.below(3) * 100;
     Floats expected(count), sums(first + count);
-    const codec::Extraction how = *codec_.extraction(count, kPosition.step);
+    const codec::Extraction how = *codec_.extraction(count, kPosition);
     for (int rank = 0; rank < 3; ++rank) {
       Floats gradient = awkward_values(count, true, random);
       Floats carry(count);
@@ -190,7 +191,7 @@ TEST_P(ExtractionsOnAGpu, HaveTheBitsOfThoseOnTheCpu) {
       const torch::Tensor whole = torch::zeros({first + length}, torch::kCUDA);
       torch::Tensor there = whole.narrow(0, first, length);
       there.copy_(here);
-      const codec::Extraction how = *codec_.extraction(count, kPosition.step);
+      const codec::Extraction how = *codec_.extraction(count, kPosition);
       const auto at = static_cast<std::size_t>(first);
       const PlacedExtract said = placed_extract(here, how, at);
       const PlacedExtract said_there = placed_extract(there, how, at);
@@ -218,7 +219,7 @@ TEST_P(ExtractionsOnAGpu, DenormalsAreAddedAsOnTheCpu) {
   for (std::size_t i = 0; i < values.size(); ++i) values[i] *= static_cast<float>(i + 1);
   torch::Tensor here = tensor_of(values), there = here.to(torch::kCUDA);
   const torch::Tensor sums = here.clone(), sums_there = there.clone();
-  const codec::Extraction how = *codec_.extraction(values.size(), kPosition.step);
+  const codec::Extraction how = *codec_.extraction(values.size(), kPosition);
   const PlacedExtract said = placed_extract(here, how, 0);
   const PlacedExtract said_there = placed_extract(there, how, 0);
   add_extracts(sums, {&said, 1});
@@ -278,6 +279,10 @@ TEST_F(CodecKernelsOnAGpu, Speed) {
     tell(("rounding to " + std::string(name(dtype))).c_str(), kernels_.round, rounding, bytes);
     tell(("adding " + std::string(name(dtype))).c_str(), kernels_.add, rounding, bytes);
   }
+  values_.normal_();
+  rounding.dtype = DType::i8;
+  rounding.is_stochastic = true;
+  tell("rounding to i8 by random numbers", kernels_.round, rounding, 9);
   values_.normal_();
   const auto greatest = static_cast<std::size_t>(kCount / 100);
   const torch::Tensor room =

@@ -148,6 +148,7 @@ void compare_all(stretto::Communicator& communicator, const Where& where) {
       {"codec f16", f16(), 0},
       {"codec bf16", bf16(), 0},
       {"codec int8", int8(), 0},
+      {"codec int8, stochastic", int8({.stochastic = true}), 0},
       {"codec one_bit", one_bit(), 0},
       {"codec threshold", threshold({.limit = 1e-4f}), 0},
       {"power_sgd", power_sgd(), 1e-6}};

@@ -230,7 +230,7 @@ TEST_P(DeviceState, TrainingGoesOnBitByBit) {
       {},
       {.codec = top_k({.density = 0.05})},
       {.codec = power_sgd()},
-      {.codec = int8(), .exchange = CompressedExchange::divide}};
+      {.codec = int8({.stochastic = true}), .exchange = CompressedExchange::divide}};
   for (const DistributedDataParallelOptions& options : all) {
     on_ranks(2, [&](Communicator& communicator) {
       const auto expected = train(communicator, 0, 5, 2, options);

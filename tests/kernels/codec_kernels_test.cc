@@ -42,6 +42,12 @@ enum class Kind {
 constexpr Kind kKinds[] = {Kind::common, Kind::alike, Kind::spread,
                            Kind::equal,  Kind::great, Kind::no_number};
 
+struct Format {
+  DType dtype;
+  bool is_stochastic = false;
+};
+constexpr std::uint64_t kKey = 0x9E3779B9FFFF7C15;  // Its low half plus an index overflows.
+
 std::vector<float> values_of(std::size_t count, Kind kind, Random& random) {
   std::vector<float> values(count);
   for (float& value : values) {
@@ -59,13 +65,14 @@ std::vector<float> values_of(std::size_t count, Kind kind, Random& random) {
 }
 
 // Rounds with the kernels for the host. Returns the numbers, and leaves the rest in `values`.
-Bytes round_on_host(DType dtype, float limit, std::vector<float>& values) {
+Bytes round_on_host(const Format& format, float limit, std::vector<float>& values) {
+  const DType dtype = format.dtype;
   if (dtype == DType::boolean) return testing::one_bit_numbers(values, kSignSection);
   if (dtype == DType::i8) {
     Bytes numbers(values.size() + kernel::int8_blocks(values.size()));
     auto* const codes = reinterpret_cast<std::int8_t*>(numbers.data());
     auto* const scales = reinterpret_cast<std::uint8_t*>(codes + values.size());
-    kernel::quantize_int8(values, {}, {codes, values.size()},
+    kernel::quantize_int8(values, {format.is_stochastic, kKey}, {codes, values.size()},
                           {scales, kernel::int8_blocks(values.size())});
     return numbers;
   }
@@ -99,14 +106,19 @@ void expect_equal(std::span<const float> found, std::span<const float> expected,
   }
 }
 
-class CodecKernels : public ::testing::TestWithParam<DType> {};
+class CodecKernels : public ::testing::TestWithParam<Format> {};
 INSTANTIATE_TEST_SUITE_P(, CodecKernels,
-                         ::testing::Values(DType::f16, DType::bf16, DType::i8, DType::boolean),
-                         [](const auto& dtype) { return std::string(name(dtype.param)); });
+                         ::testing::Values(Format{DType::f16}, Format{DType::bf16},
+                                           Format{DType::i8}, Format{DType::boolean},
+                                           Format{DType::i8, true}),
+                         [](const auto& format) {
+                           const std::string drawn = format.param.is_stochastic ? "_drawn" : "";
+                           return std::string(name(format.param.dtype)) + drawn;
+                         });
 
 // Vectors begin at places where four values are one memory access, and elsewhere.
 TEST_P(CodecKernels, RoundAndAddAsThoseOfTheHost) {
-  const DType dtype = GetParam();
+  const DType dtype = GetParam().dtype;
   const bool has_many_nan = dtype == DType::f16 || dtype == DType::bf16;
   constexpr float kLimit = 30.5f;
   Random random(testing::draw_seed());
@@ -117,14 +129,15 @@ TEST_P(CodecKernels, RoundAndAddAsThoseOfTheHost) {
       std::vector<float> expected = values_of(count, kind, random);
       std::vector<float> found(offset + count);
       std::ranges::copy(expected, found.begin() + static_cast<std::ptrdiff_t>(offset));
-      const Bytes numbers = round_on_host(dtype, kLimit, expected);
+      const Bytes numbers = round_on_host(GetParam(), kLimit, expected);
       const std::string what = fmt::format("{} of {} from {} on, kind {}", name(dtype), count,
                                            offset, static_cast<int>(kind));
       // Room for whole words, and for one more, which must not be written.
       std::vector<std::uint64_t> room(numbers.size() / 8 + 2, 0xEEEEEEEEEEEEEEEE);
       auto* const bytes = reinterpret_cast<std::byte*>(room.data());
       auto* const scales = reinterpret_cast<std::uint8_t*>(bytes + count);
-      const Rounding rounding{found.data() + offset, count, dtype, kLimit, bytes, scales};
+      const Rounding rounding{found.data() + offset,    count, dtype, kLimit, bytes, scales,
+                              GetParam().is_stochastic, kKey};
       ASSERT_EQ(STRETTO_CUDA_ROUND(&rounding, nullptr), 0);
       expect_equal(std::span(found).subspan(offset), expected, what + ", what is left");
       EXPECT_EQ(bytes[numbers.size()], std::byte{0xEE}) << what;

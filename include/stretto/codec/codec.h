@@ -75,15 +75,17 @@ struct Extraction {
   std::size_t greatest = 0;
   // If set, all elements of at least this magnitude are taken out, however many.
   std::optional<float> least = std::nullopt;
-  // The type to which elements that are taken out are rounded (to nearest); the rounding error is
-  // put back into the vector. f16 or bf16: finite values are clipped to `limit`. i8: codes, then
-  // scales, as by int8(). boolean: for each section, words of 64 signs, then scales, as by
-  // one_bit(). For infinity and NaN, and for all signs that share a scale with one, zero is put
-  // back. Empty: f32, unrounded.
+  // The type to which elements that are taken out are rounded (to nearest, unless `key` is set);
+  // the rounding error is put back into the vector. f16 or bf16: finite values are clipped to
+  // `limit`. i8: codes, then scales, as by int8(). boolean: for each section, words of 64 signs,
+  // then scales, as by one_bit(). For infinity and NaN, and for all signs that share a scale with
+  // one, zero is put back. Empty: f32, unrounded.
   std::optional<DType> rounded = std::nullopt;
   float limit = 0;
   std::size_t block = 0;    // How many i8 or boolean share a scale.
   std::size_t section = 0;  // Elements of a section of boolean; see `rounded`.
+  // If set, i8 are rounded stochastically, as kernel::Rounding does with this key.
+  std::optional<std::uint64_t> key = std::nullopt;
 
   bool takes_all() const { return greatest == 0 && !least; }
   // The length of the rounded numbers of so many elements.
@@ -155,8 +157,9 @@ class Codec : public Compressor {
 
   // How to encode a vector in memory that the host cannot read. Nothing: it must be encoded on the
   // host. Messages have a fixed length unless Extraction::least is set.
-  virtual std::optional<codec::Extraction> extraction(std::size_t count, std::uint64_t step) const {
-    return (void)count, (void)step, std::nullopt;
+  virtual std::optional<codec::Extraction> extraction(std::size_t count,
+                                                      const codec::Position& position) const {
+    return (void)count, (void)position, std::nullopt;
   }
   // Writes the message that encode() makes of `count` elements to `message`, which has its length.
   void encode_extract(const codec::Extract& extract, std::size_t count,

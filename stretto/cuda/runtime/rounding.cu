@@ -92,11 +92,24 @@ constexpr int kSaysNan = -128;
 // The power of two that has this biased exponent.
 __device__ float scale_of(unsigned exponent) { return __uint_as_float(exponent << 23); }
 
+__device__ unsigned mixed(unsigned bits) {
+  bits = (bits ^ bits >> 16) * 0x21F0AAADu;
+  bits = (bits ^ bits >> 15) * 0xD35A2D97u;
+  return bits ^ bits >> 15;
+}
+// A random number in [0, 1), the same as in the host's kernels.
+__device__ float drawn(std::uint64_t key, std::size_t index) {
+  const unsigned bits = mixed(static_cast<unsigned>(index) + static_cast<unsigned>(key));
+  return static_cast<float>(mixed(bits ^ static_cast<unsigned>(key >> 32)) >> 8) * 0x1p-24f;
+}
+
 // One warp encodes a block of values. The scale makes its greatest magnitude a code of 64 to 127,
-// as in the host's kernels, and only codes are rounded. Lanes hold their values meanwhile.
+// as in the host's kernels, and only codes are rounded: by the random numbers of `key`, if it
+// draws. Lanes hold their values meanwhile.
+template <bool kDraws>
 __global__ __launch_bounds__(kThreads) void round_bytes(float* values, std::size_t count,
                                                         bool by_fours, std::int8_t* codes,
-                                                        std::uint8_t* scales) {
+                                                        std::uint8_t* scales, std::uint64_t key) {
   constexpr unsigned kFours = kInt8Block / kWarp / 4;
   const unsigned lane = threadIdx.x % kWarp;
   const std::size_t blocks = (count + kInt8Block - 1) / kInt8Block;
@@ -112,7 +125,9 @@ __global__ __launch_bounds__(kThreads) void round_bytes(float* values, std::size
       }
     }
     greatest = greatest_of_warp(greatest);
-    const unsigned exponent = max(greatest >> 23, 7u) - 6;
+    unsigned exponent = max(greatest >> 23, 7u) - 6;
+    // Above 127 * scale, there is no code to round up to.
+    if (kDraws && (greatest & 0x7FFFFF) > 0x7E0000 && exponent < 248) ++exponent;
     const float scale = scale_of(exponent), inverse = scale_of(254 - exponent);
 #pragma unroll
     for (unsigned j = 0; j < kFours; ++j) {
@@ -120,7 +135,15 @@ __global__ __launch_bounds__(kThreads) void round_bytes(float* values, std::size
       for (int k = 0; k < 4; ++k) {
         float& value = own[j].each[k];
         const bool is_number = isfinite(value);
-        const float code = is_number ? fminf(fmaxf(rintf(value * inverse), -127.0f), 127.0f) : 0.0f;
+        float code = is_number ? value * inverse : 0.0f;
+        if constexpr (kDraws) {
+          const float whole = floorf(code);
+          const bool goes_up = drawn(key, first + j * 4 * kWarp + k) < code - whole;
+          code = whole + (goes_up ? 1.0f : 0.0f);
+        } else {
+          code = rintf(code);
+        }
+        code = fminf(fmaxf(code, -127.0f), 127.0f);
         said.each[k] = static_cast<std::int8_t>(is_number ? static_cast<int>(code) : kSaysNan);
         // Code 0 has no sign: a negative zero stays in the rest.
         value = is_number ? rest_of(value, (code + 0.0f) * scale) : 0.0f;
@@ -257,9 +280,10 @@ extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_ROUND(
            rounding->count, rounding->numbers);
   } else {
     auto* const codes = static_cast<std::int8_t*>(rounding->numbers);
-    launch(round_bytes, warps_for(rounding->count, kInt8Block), on, rounding->values,
-           rounding->count, is_aligned(rounding->values) && is_aligned(codes), codes,
-           rounding->scales);
+    launch(rounding->is_stochastic ? round_bytes<true> : round_bytes<false>,
+           warps_for(rounding->count, kInt8Block), on, rounding->values, rounding->count,
+           is_aligned(rounding->values) && is_aligned(codes), codes, rounding->scales,
+           rounding->key);
   }
   return cudaGetLastError();
 }
