@@ -140,7 +140,7 @@ void Codec::add_section(std::span<const std::byte> message, std::size_t count, s
 void Codec::encode_extract(const codec::Extract& extract, std::size_t count,
                            const codec::Position& position, std::span<std::byte> message) const {
   Header header = header_of(count, position);
-  header.values = values_of(count, position.step).value_or(extract.indices.size());
+  header.values = extract.has_all() ? count : extract.indices.size();
   STRETTO_CHECK(message.size() == extract_bytes(count, header.values),
                 "a message of '{}' has another length than {}", name(), message.size());
   write_extract(extract, count, message.subspan(sizeof(Header)));

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <ranges>
 
 #include "stretto/base/round_up.h"
 #include "stretto/codec/scratch.h"
@@ -58,21 +60,34 @@ class Nonzeros final : public SparseCodec {
   std::size_t payload_bytes(std::size_t count, std::size_t values) const override {
     return values == count ? dense_bytes(count) : SparseCodec::payload_bytes(count, values);
   }
+  bool is_shorter(std::size_t count, std::size_t values) const {
+    return payload_bytes(count, values) < dense_bytes(count);
+  }
+  std::optional<Extraction> extraction(std::size_t count, const Position&) const override {
+    const auto fewer = std::views::iota(std::size_t{0}, count);
+    const auto most = std::ranges::partition_point(
+        fewer, [&](std::size_t values) { return is_shorter(count, values + 1); });
+    return Extraction{.least = std::numeric_limits<float>::denorm_min(),
+                      .most = static_cast<std::size_t>(most - fewer.begin())};
+  }
   Search search(std::size_t count, const Position&, std::uint32_t) const override {
     constexpr std::uint32_t kLeastMagnitude = 1;
     return {.limit = kLeastMagnitude, .room = count};
   }
   std::size_t choose(const Task& task) const override { return task.found; }
   std::size_t write(const Task& task, std::vector<std::byte>& out) const override {
-    const std::size_t count = task.carry.size();
-    const bool is_shorter = payload_bytes(count, task.found) < dense_bytes(count);
-    if (is_shorter) return SparseCodec::write(task, out);
+    if (is_shorter(task.carry.size(), task.found)) return SparseCodec::write(task, out);
     put_back(task.carry, task.scratch, task.found);
     return write_all(task.carry, out);
   }
   bool read(const Payload& payload, std::span<float> sums) const override {
     if (payload.values != sums.size()) return SparseCodec::read(payload, sums);
     add_all(payload.bytes, sums);
+    return true;
+  }
+  bool read_extract(const Payload& payload, Extract& extract) const override {
+    if (payload.values != payload.count) return SparseCodec::read_extract(payload, extract);
+    extract.numbers = payload.bytes.first(payload.count * sizeof(float));
     return true;
   }
 };

@@ -56,7 +56,7 @@ Result<std::size_t> decode(const Codec& codec, std::span<const std::byte> bytes,
   if (!extract.ok()) return length;
   const auto& [indices, numbers] = extract.value();
   if (!how->least && indices.size() != how->greatest) std::abort();
-  const std::size_t elements = how->takes_all() ? kCount : indices.size();
+  const std::size_t elements = extract.value().has_all() ? kCount : indices.size();
   if (numbers.size() != how->number_bytes(elements)) std::abort();
   std::size_t least = 0;
   for (const std::uint32_t index : indices) {

@@ -336,6 +336,11 @@ PlacedExtract extract_from(torch::Tensor& carry, const codec::Extraction& how, s
   }
   const torch::Tensor indices =
       how.least ? find_at_least(carry, *how.least) : find_greatest(carry, how.greatest);
+  if (how.least && static_cast<std::size_t>(indices.numel()) > how.most) {
+    codec::Extraction all = how;
+    all.least.reset();
+    return extract_from(carry, all, first);
+  }
   torch::Tensor values = carry.index_select(0, indices);
   placed.elements = static_cast<std::size_t>(values.numel());
   placed.extract.numbers = round_off(values, how);
@@ -349,7 +354,7 @@ void add_extracts(const torch::Tensor& sums, std::span<const PlacedExtract> extr
   std::vector<torch::Tensor> indices, values;
   for (const PlacedExtract& placed : extracts) {
     if (placed.elements == 0) continue;
-    if (!placed.how.takes_all()) {
+    if (placed.extract.indices.defined()) {
       indices.push_back(placed.extract.indices);
       values.push_back(values_of(placed));
     } else {

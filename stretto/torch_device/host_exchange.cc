@@ -270,8 +270,8 @@ std::vector<HostExchange::Said> HostExchange::read_messages(const HostBucket& bu
     const codec::Extract extract = decode(bucket, i, rank, rest);
     Said& said =
         all.emplace_back(Said{bucket.own.extracts[i], {}, upload.in_messages(extract.numbers)});
-    if (!said.placed.how.takes_all()) {
-      said.placed.elements = extract.indices.size();
+    said.placed.elements = extract.has_all() ? said.placed.count : extract.indices.size();
+    if (!extract.has_all()) {
       indices.clear();
       for (const std::uint32_t index : extract.indices) {
         indices.push_back(static_cast<std::int64_t>(said.placed.first + index));

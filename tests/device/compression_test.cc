@@ -135,6 +135,21 @@ TEST_P(DeviceCodecs, OfThreeRanksAreAddedInTheirOrder) {
   }
 }
 
+// Hidden values that are saturated make zeros. In the last step, a rank sends all of a gradient,
+// and another one only what is not zero, or nothing.
+TEST_P(DeviceCodecs, NonzerosAreSentWithoutIndicesWhereThatIsShorter) {
+  on_ranks(3, [](Communicator& communicator) {
+    WideTwins twins(communicator, {.codec = nonzeros()});
+    twins.step(0);
+    EXPECT_EQ(twins.there().sent_values, twins.there().elements);
+    twins.step(1, true, 20);
+    EXPECT_LT(twins.there().sent_values, twins.there().elements);
+    const float factors[] = {1, 20, 0};
+    twins.step(2, true, factors[communicator.rank().value()]);
+    EXPECT_TRUE(twins.are_in_buckets());
+  });
+}
+
 // Gradients that are combined, that are divided with indices, or that the host must look at element
 // by element. Without memory of the communicator, all divided gradients do.
 TEST_P(DeviceCodecs, OthersFindTheirBucketsOnTheHost) {
@@ -172,7 +187,7 @@ TEST_P(DeviceCodecs, InfinityIsSentAndNotKept) {
 
 // In some steps, the second codec takes nothing out of a gradient.
 std::vector<std::shared_ptr<const Codec>> sparse_codecs() {
-  return {top_k(), threshold({.limit = 0.05f})};
+  return {top_k(), threshold({.limit = 0.05f}), nonzeros()};
 }
 
 // The residual waits for a step in which the rank uses the gradient.
@@ -426,6 +441,8 @@ TEST(DeviceCompression, DividesWhereTheHostDoes) {
   EXPECT_EQ(exchange_of(*top_k({.density = 0.5}), 8192, 8), std::nullopt);
   EXPECT_EQ(exchange_of(*top_k(), 8192, 8, divide), std::nullopt);
   EXPECT_EQ(exchange_of(*threshold({.limit = 1}), 8192, 8), gather);
+  EXPECT_EQ(exchange_of(*nonzeros(), 8192, 8), gather);
+  EXPECT_EQ(exchange_of(*nonzeros(), 8192, 8, divide), std::nullopt);
   EXPECT_EQ(exchange_of(*one_bit(), 1 << 20, 60), gather);
   EXPECT_EQ(exchange_of(*one_bit(), 1 << 20, 61), divide);
   EXPECT_EQ(exchange_of(*threshold({.limit = 1}), 8192, 8, divide), std::nullopt);

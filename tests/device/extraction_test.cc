@@ -78,6 +78,7 @@ std::vector<std::shared_ptr<const Codec>> all_codecs() {
           top_k({.density = 0.1, .values = ValueFormat::int8}),
           threshold({.limit = 0.4f}),
           threshold({.limit = 1e30f, .values = ValueFormat::int8}),
+          nonzeros(),
           int8({.stochastic = true})};
 }
 
@@ -111,7 +112,7 @@ TEST_P(DeviceExtractions, MakeTheMessageAndTheResidualOfTheHost) {
     torch::Tensor there = tensor_of(carry).add_(tensor_of(gradient));
     const PlacedExtract extracted = extract_from(there, how, 0);
     codec::Extract extract{.numbers = bytes_of(extracted.extract.numbers)};
-    if (!how.takes_all()) {
+    if (extracted.extract.indices.defined()) {
       const auto* const indices = extracted.extract.indices.const_data_ptr();
       extract.indices = {static_cast<const std::uint32_t*>(indices), extracted.elements};
     }
@@ -199,7 +200,8 @@ TEST_P(ExtractionsOnAGpu, HaveTheBitsOfThoseOnTheCpu) {
       const std::string what =
           codec_.name() + " of " + std::to_string(count) + ", " + std::to_string(variant);
       EXPECT_TRUE(torch::equal(there.cpu(), here)) << what;
-      if (!how.takes_all()) {
+      ASSERT_EQ(found.indices.defined(), expected.indices.defined()) << what;
+      if (found.indices.defined()) {
         EXPECT_TRUE(torch::equal(found.indices.cpu(), expected.indices)) << what;
       }
       if (are_finite) {

@@ -73,8 +73,10 @@ struct Extraction {
   // How many elements to take out: those with the greatest magnitudes, chosen as the Codec does.
   // They become zero in the vector. 0: all elements, or those that `least` selects.
   std::size_t greatest = 0;
-  // If set, all elements of at least this magnitude are taken out, however many.
+  // If set, all elements of at least this magnitude are taken out. If these are more than `most`,
+  // all elements are, as if it were not set.
   std::optional<float> least = std::nullopt;
+  std::size_t most = std::numeric_limits<std::size_t>::max();
   // The type to which elements that are taken out are rounded (to nearest, unless `key` is set);
   // the rounding error is put back into the vector. f16 or bf16: finite values are clipped to
   // `limit`. i8: codes, then scales, as by int8(). boolean: for each section, words of 64 signs,
@@ -99,6 +101,8 @@ struct Extraction {
 
 // The result of an Extraction, and the content of a message.
 struct Extract {
+  bool has_all() const { return indices.empty() && !numbers.empty(); }
+
   std::span<const std::uint32_t> indices =
       {};  // Of the elements taken out, ascending; empty if all.
   std::span<const std::byte> numbers = {};
