@@ -75,7 +75,8 @@ void DeviceCompression::attach(Communicator& communicator,
   bucket_step_.reset();
   for (const GradientDescription& description : gradients) {
     by_index_.push_back(nullptr);
-    if (!compresses(description) || !exchange_->describe(description)) continue;
+    const bool is_dense = codec_ != nullptr && !codec_->extraction(description.count, {});
+    if (is_dense || !compresses(description) || !exchange_->describe(description)) continue;
     Gradient& gradient = gradients_[description.name];
     if (gradient.count != description.count) gradient = {description.name, description.count};
     gradient.key = content_hash(std::as_bytes(std::span(description.name)));

@@ -36,8 +36,8 @@ class CompressedDeviceBuckets final : public DeviceBuckets {
 // an ExtractExchange brings the extracts to the other ranks. Results have the bits of a
 // CompressedReduction with that codec, no other options, and an exchange that gathers or divides as
 // this one does; if that one combines, values in int8 have other blocks. With power_sgd() they
-// agree only nearly. Gradients without a codec are reduced as they are. Times in the statistics are
-// the host's.
+// agree only nearly. Gradients without a codec, and with dense() all, are reduced as they are.
+// Times in the statistics are the host's.
 class DeviceCompression final : public CommunicationHook {
  public:
   // A hook for buckets on `device` with these gradients; null if the host has to compress them.

@@ -73,6 +73,9 @@ std::shared_ptr<DeviceCompression> DeviceCompression::make(
   }
   const auto codec = std::dynamic_pointer_cast<const Codec>(compressor);
   if (codec == nullptr) return nullptr;
+  if (codec->name() == "dense") {  // All gradients travel as they are.
+    return with(is_of_communicator ? exchange_on_device(device) : exchange_by_host(codec, device));
+  }
   const auto how = exchange_of(*codec, gradients, ranks, wanted);
   if (!how) return nullptr;
   const bool has_indices = !codec->extraction(1, {})->takes_all();

@@ -150,6 +150,17 @@ TEST_P(DeviceCodecs, NonzerosAreSentWithoutIndicesWhereThatIsShorter) {
   });
 }
 
+// All gradients are reduced as they are.
+TEST_P(DeviceCodecs, DenseLeavesGradientsAsTheyAre) {
+  on_ranks(2, [](Communicator& communicator) {
+    WideTwins twins(communicator, {.codec = dense(), .exchange = CompressedExchange::combine});
+    for (int step = 0; step < 3; ++step) twins.step(step);
+    EXPECT_TRUE(twins.are_in_buckets());
+    EXPECT_EQ(choices_of(twins.there()), choices_of(twins.here()));
+    EXPECT_EQ(twins.there().message_bytes, 0u);
+  });
+}
+
 // Gradients that are combined, that are divided with indices, or that the host must look at element
 // by element. Without memory of the communicator, all divided gradients do.
 TEST_P(DeviceCodecs, OthersFindTheirBucketsOnTheHost) {

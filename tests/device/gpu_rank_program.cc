@@ -152,6 +152,7 @@ void compare_all(stretto::Communicator& communicator, const Where& where) {
       {"codec one_bit", one_bit(), 0},
       {"codec threshold", threshold({.limit = 1e-4f}), 0},
       {"codec nonzeros", nonzeros(), 0},
+      {"codec dense", dense(), 1e-7},
       {"power_sgd", power_sgd(), 1e-6}};
   for (const auto& [name, codec, allowed] : codecs) {
     compare(communicator, where,
