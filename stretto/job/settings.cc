@@ -90,16 +90,12 @@ Status check_times(const JoinOptions& options, Sources& sources) {
 // Refuses a name that no collective knows. A name that only some collectives know applies to those.
 Result<std::string> default_algorithm(const Environment& environment, Sources& sources) {
   const std::string wanted = read_text(environment, "STRETTO_ALGORITHM", "algorithm", sources);
-  if (wanted.empty()) sources.by_default("algorithm", "as measured");
-  std::string names;
-  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
-    if (wanted.empty() || algorithm.name == wanted) return wanted;
-    if (names.find(algorithm.name) == std::string::npos) {
-      names += (names.empty() ? "" : ", ") + std::string(algorithm.name);
-    }
+  if (wanted.empty()) {
+    sources.by_default("algorithm", "as measured");
+  } else {
+    STRETTO_RETURN_IF_ERROR(schedule::check_algorithm("STRETTO_ALGORITHM=", wanted));
   }
-  return status_of(StatusCode::invalid_argument,
-                   "STRETTO_ALGORITHM={} is no algorithm; there are: {}", wanted, names);
+  return wanted;
 }
 
 void note_what_others_read(const Environment& environment, Sources& sources) {

@@ -12,6 +12,7 @@
 #include "stretto/base/refuse.h"
 #include "stretto/base/thread.h"
 #include "stretto/communicator/scheduled_backend.h"
+#include "stretto/schedule/algorithms.h"
 #include "stretto/transport/loopback/world.h"
 
 namespace stretto {
@@ -42,6 +43,9 @@ std::vector<std::unique_ptr<Communicator>> make_thread_ranks(const ThreadRanksOp
   const auto ranks = static_cast<std::size_t>(options.size);
   if (!options.hosts.empty() && options.hosts.size() != ranks) {
     refuse("make_thread_ranks: {} numbers of hosts for {} ranks", options.hosts.size(), ranks);
+  }
+  if (!options.algorithm.empty()) {
+    schedule::check_algorithm("make_thread_ranks: ", options.algorithm).or_throw();
   }
   auto endpoints =
       transport::loopback::make_world(

@@ -4,6 +4,7 @@
 #include "stretto/schedule/algorithms.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "stretto/schedule/algorithms/all.h"
@@ -146,6 +147,18 @@ const Algorithm* find_algorithm(Collective collective, Access access, std::strin
     }
   }
   return nullptr;
+}
+
+Status check_algorithm(std::string_view source, std::string_view name) {
+  std::string names;
+  for (const Algorithm& algorithm : kAlgorithms) {
+    if (algorithm.name == name) return {};
+    if (names.find(algorithm.name) == std::string::npos) {
+      names += (names.empty() ? "" : ", ") + std::string(algorithm.name);
+    }
+  }
+  return status_of(StatusCode::invalid_argument, "{}{} is no algorithm; there are: {}", source,
+                   name, names);
 }
 
 }  // namespace stretto::schedule

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stretto/base/status.h"
 #include "stretto/schedule/schedule.h"
 
 namespace stretto::schedule {
@@ -61,5 +62,9 @@ std::span<const Algorithm> algorithms();
 
 // Returns null if no algorithm of that name exists.
 const Algorithm* find_algorithm(Collective collective, Access access, std::string_view name);
+
+// Fails (invalid_argument) if no collective has an algorithm of that name, and lists those that
+// exist. The text begins with `source`: where the name comes from.
+Status check_algorithm(std::string_view source, std::string_view name);
 
 }  // namespace stretto::schedule

@@ -315,5 +315,12 @@ TEST(ThreadRanks, AreAsManyAsTheirHosts) {
   EXPECT_THROW(make_thread_ranks({.size = 1, .hosts = {0, 1}}), InvalidArgument);
 }
 
+TEST(ThreadRanks, RefuseANameThatNoAlgorithmHas) {
+  expect_contains(
+      failure_of([] { make_thread_ranks({.size = 2, .algorithm = "rings"}); }).message(),
+      "make_thread_ranks: rings is no algorithm; there are: ring, direct, ");
+  make_thread_ranks({.size = 2, .algorithm = "pairwise"});  // Only all_to_all has it.
+}
+
 }  // namespace
 }  // namespace stretto::testing

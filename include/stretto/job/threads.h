@@ -33,8 +33,8 @@ struct ThreadRanksOptions {
 
 // Makes a job whose ranks are threads of this process: communicator r is for the thread of rank r.
 // Use it to write tests; nothing has to be launched. Blocks until done. Throws InvalidArgument if
-// `size` is not positive or `hosts` has neither 0 nor `size` entries; SystemError if a thread
-// cannot be started.
+// `size` is not positive, `hosts` has neither 0 nor `size` entries, no algorithm is called
+// `algorithm`, or `timeout` is negative; SystemError if a thread cannot be started.
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(const ThreadRanksOptions& options);
 
 }  // namespace stretto
