@@ -16,7 +16,8 @@ namespace stretto {
 using ByteSpan = std::span<std::byte>;
 using ConstByteSpan = std::span<const std::byte>;
 
-// `count` elements of `dtype` that the view does not own. `data` may be null only if `count` is 0.
+// `count` elements of `dtype` that the view does not own, aligned for their type. `data` may be
+// null only if `count` is 0.
 template <class Byte>
 struct BasicView {
   Byte* data = nullptr;

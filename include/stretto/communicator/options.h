@@ -89,7 +89,7 @@ struct BarrierOptions {
 // the job fails with ProtocolError.
 struct SendOptions {
   Rank to = 0;
-  int tag = 0;  // Messages of one tag between two ranks keep their order.
+  int tag = 0;  // Not negative. Messages of one tag between two ranks keep their order.
   std::optional<Duration> timeout = std::nullopt;
 };
 struct RecvOptions {

@@ -71,7 +71,8 @@ class [[nodiscard]] Work {
   // point; later ones come from wait() and from the communicator's next call. For all other
   // operations the same as wait_status().
   Status wait_on_device();
-  // Gives up waiting after `timeout` and throws Timeout; the operation goes on.
+  // Gives up waiting after `timeout`, which must not be negative, and throws Timeout; the operation
+  // goes on.
   void wait_for(Duration timeout);
   // Whether the operation has become part of a CUDA graph (StreamGuard) and runs when the graph is
   // launched. For the host it has then ended: callbacks run at once. While the capture goes on,
