@@ -235,8 +235,7 @@ std::vector<Selector::Candidate> Selector::others(const OperationDescriptor& ope
   for (const Algorithm& algorithm : schedule::algorithms()) {
     const bool is_meant =
         algorithm.collective == operation.collective && algorithm.order == schedule::Order::fixed;
-    if (!is_meant || !schedule::is_estimated(algorithm)) continue;
-    others.push_back({&algorithm, estimate(algorithm, operation)});
+    if (is_meant) others.push_back({&algorithm, estimate(algorithm, operation)});
   }
   return others;
 }

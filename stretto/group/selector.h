@@ -69,7 +69,7 @@ class Selector {
   // bytes; on a network with a long latency it prefers one that does not send everything at once.
   std::vector<Candidate> candidates(const OperationDescriptor& operation, bool equal_chunks) const;
   // Algorithms that run only if they are named, because the bits of their results depend on the
-  // hosts of the ranks. Only those for which there is an estimate.
+  // hosts of the ranks.
   std::vector<Candidate> others(const OperationDescriptor& operation) const;
 
   // The segment size for an algorithm by messages; its estimate uses it, too. All ranks get the

@@ -337,14 +337,6 @@ double double_binary_tree_broadcast(const Model& m) {
   return depth * (m.port(half, pairs) + m.exchange(1, half, pairs));
 }
 
-double bruck_all_gather(const Model& m) {
-  double seconds = 0;
-  for (int level = 0; (1 << level) < m.n; ++level) {
-    const int moved = std::min(1 << level, m.n - (1 << level));
-    seconds += m.exchange(moved, m.bytes / m.n, m.hosts.shifts(level));
-  }
-  return seconds;
-}
 double bruck_all_to_all(const Model& m) {
   double seconds = 0;
   for (int level = 0; (1 << level) < m.n; ++level) {

@@ -80,8 +80,8 @@ class HostSummary {
 // messages of all segments and, if the query limits the segments under way, the time that each lane
 // needs for its segments one after the other.
 //
-// Every algorithm that may be chosen by predicted time has a closed form, and so has the ring. For
-// other algorithms is_estimated() is false, and estimate() must not be called.
+// Every algorithm has a closed form, unless it runs on mapped memory alone. For those
+// is_estimated() is false, and estimate() must not be called.
 inline bool is_estimated(const Algorithm& algorithm) { return algorithm.closed_form != nullptr; }
 double estimate(const Algorithm& algorithm, const HostSummary& hosts, const CostQuery& query);
 

@@ -99,9 +99,9 @@ Regrets regrets_of(int ranks, const Hosts& hosts) {
   return regrets;
 }
 
-TEST(Estimate, IsThereForWhateverMayBeChosen) {
+TEST(Estimate, IsThereForWhateverSendsMessages) {
   for (const Algorithm& algorithm : algorithms()) {
-    EXPECT_EQ(is_estimated(algorithm), may_be_chosen(algorithm) || algorithm.name == "ring")
+    EXPECT_EQ(is_estimated(algorithm), algorithm.access != Access::mapped)
         << name(algorithm.collective) << " by " << algorithm.name;
   }
 }

@@ -11,13 +11,13 @@ namespace stretto::schedule {
 
 AddSteps binomial_tree_all_reduce, binomial_tree_broadcast, binomial_tree_reduce,
     binomial_tree_gather, binomial_tree_scatter, binomial_tree_barrier;
-AddSteps bruck_all_gather, bruck_all_to_all;
+AddSteps bruck_all_to_all;
 AddSteps direct_all_reduce, direct_reduce_scatter, direct_all_gather, direct_broadcast,
     direct_reduce, direct_gather, direct_scatter, direct_barrier;
 AddSteps direct_mapped_all_reduce, direct_mapped_reduce_scatter, direct_mapped_all_gather,
     direct_mapped_broadcast, direct_mapped_reduce, direct_mapped_gather, direct_mapped_scatter,
     direct_mapped_all_to_all, direct_mapped_barrier;
-AddSteps double_binary_tree_all_reduce, double_binary_tree_reduce, double_binary_tree_broadcast;
+AddSteps double_binary_tree_broadcast;
 AddSteps eager_mapped_all_reduce, eager_mapped_reduce;
 AddSteps knomial_reduce, knomial_broadcast;
 AddSteps pairwise_all_to_all;
@@ -34,12 +34,12 @@ AddSteps two_level_mapped_all_reduce, two_level_mapped_reduce_scatter, two_level
     two_level_eager_all_reduce;
 
 // The closed form of each function above, under the same name. Algorithms on mapped memory alone
-// have none, and neither do algorithms that run only when they are named, except for the ring.
+// have none.
 namespace time_of {
 
 ClosedForm binomial_tree_all_reduce, binomial_tree_broadcast, binomial_tree_reduce,
     binomial_tree_gather, binomial_tree_scatter, binomial_tree_barrier;
-ClosedForm bruck_all_gather, bruck_all_to_all;
+ClosedForm bruck_all_to_all;
 ClosedForm direct_all_reduce, direct_reduce_scatter, direct_all_gather, direct_broadcast,
     direct_reduce, direct_gather, direct_scatter, direct_barrier;
 ClosedForm double_binary_tree_broadcast;

@@ -3,28 +3,11 @@
 
 #include "stretto/schedule/algorithms/all.h"
 
-#include <algorithm>
 #include <bit>
 
 #include "stretto/schedule/builder.h"
 
 namespace stretto::schedule {
-
-// Bruck all-gather: the number of chunks that a rank holds doubles with every step, for any number
-// of ranks.
-void bruck_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
-  const int n = shape.rank_count;
-  const ChunkIndex own = shard_of(shape.rank);
-  schedule.copy(input(own), output(own));
-  for (int held = 1; held < n; held *= 2) {
-    const int moved = std::min(held, n - held);
-    for (int i = 0; i < moved; ++i) {
-      const ChunkIndex sent = shard_of(neighbour(shape, i));
-      schedule.send(i == 0 ? input(own) : output(sent), neighbour(shape, -held));
-      schedule.recv(neighbour(shape, held), output(shard_of(neighbour(shape, held + i))));
-    }
-  }
-}
 
 // Bruck all-to-all: a chunk whose target is d ranks away makes one hop for every one bit of d,
 // short hops first.
