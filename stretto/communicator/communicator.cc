@@ -9,8 +9,7 @@
 #include <fmt/format.h>
 
 #include "stretto/communicator/arguments.h"
-#include "stretto/communicator/backend.h"
-#include "stretto/communicator/observed_backend.h"
+#include "stretto/communicator/observation.h"
 
 namespace stretto {
 
@@ -103,7 +102,7 @@ std::vector<CollectiveCall> checked_pairs(Caller caller, int size,
 
 }  // namespace
 
-Communicator::Communicator(std::unique_ptr<Backend> backend)
+Communicator::Communicator(std::unique_ptr<ScheduledBackend> backend)
     : backend_(std::move(backend)),
       rank_(backend_->rank()),
       size_(backend_->size()),
@@ -121,13 +120,16 @@ void Communicator::check_timeout(const std::optional<Duration>& timeout) const {
 Work Communicator::submit(std::vector<CollectiveCall> calls, const std::string& algorithm,
                           const std::optional<Duration>& timeout) {
   check_timeout(timeout);
-  return calls.empty() ? Work() : backend_->submit(calls, algorithm, timeout);
+  if (calls.empty()) return Work();
+  return observation_ == nullptr ? backend_->submit(calls, algorithm, timeout)
+                                 : observation_->submit(calls, algorithm, timeout);
 }
 
 Work Communicator::submit(CollectiveCall&& call, const std::string& algorithm,
                           const std::optional<Duration>& timeout) {
   check_timeout(timeout);
-  return backend_->submit({&call, 1}, algorithm, timeout);
+  return observation_ == nullptr ? backend_->submit({&call, 1}, algorithm, timeout)
+                                 : observation_->submit({&call, 1}, algorithm, timeout);
 }
 
 Work Communicator::all_reduce_views(const ConstView& input, const View& output,
@@ -321,10 +323,13 @@ bool Communicator::maps_devices() const { return backend_->maps_devices(); }
 
 void Communicator::observe(std::shared_ptr<OperationObserver> observer) {
   if (observer == nullptr) refuse({.rank = rank(), .operation = "observe"}, "there is no observer");
-  backend_ = std::make_unique<ObservedBackend>(std::move(backend_), std::move(observer));
+  observation_ =
+      std::make_unique<Observation>(*backend_, std::move(observer), std::move(observation_));
 }
 
-void Communicator::abort(const std::string& reason) { backend_->abort(reason); }
+void Communicator::abort(const std::string& reason) {
+  observation_ == nullptr ? backend_->abort(reason) : observation_->abort(reason);
+}
 
 bool Communicator::has_failed() const { return backend_->has_failed(); }
 

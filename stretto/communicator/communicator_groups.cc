@@ -10,8 +10,8 @@
 
 #include "stretto/base/rank_vector.h"
 #include "stretto/communicator/arguments.h"
-#include "stretto/communicator/backend.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/communicator/observation.h"
 
 namespace stretto {
 
@@ -38,8 +38,13 @@ struct Side {
   std::int32_t takes_part = 0;
 };
 
-std::unique_ptr<Communicator> of(std::unique_ptr<Backend> backend) {
-  return backend == nullptr ? nullptr : std::make_unique<Communicator>(std::move(backend));
+// `observation`: of the communicator of which it was made, or null.
+std::unique_ptr<Communicator> of(std::unique_ptr<ScheduledBackend> backend,
+                                 const Observation* observation) {
+  if (backend == nullptr) return nullptr;
+  auto group = std::make_unique<Communicator>(std::move(backend));
+  if (observation != nullptr) observation->extend_to(*group);
+  return group;
 }
 
 template <class T>
@@ -49,6 +54,7 @@ std::span<const std::byte> bytes_of(const T& value) {
 
 }  // namespace
 
+// Exchanges data to make a group; collective. Never matches a collective of the caller.
 void Communicator::set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all) {
   submit(CollectiveCall(
              {.collective = Collective::all_gather, .count = all.size(), .layout = kSetUpLayout},
@@ -68,7 +74,7 @@ std::unique_ptr<Communicator> Communicator::new_group(std::vector<Rank> ranks,
   set_up_all_gather(bytes_of(number), std::as_writable_bytes(std::span(numbers)));
   const bool all_agree = std::ranges::all_of(numbers, [&](auto other) { return other == number; });
   if (!all_agree) refuse_lists(ranks);
-  return of(backend_->make_group(number, ranks, options));
+  return of(backend_->make_group(number, ranks, options), observation_.get());
 }
 
 // All ranks have seen that their lists differ. They exchange them to say how.
@@ -109,7 +115,8 @@ std::unique_ptr<Communicator> Communicator::split(const SplitOptions& options) {
   return of(backend_->make_group(group_number(backend_->group_id(), groups_made_, ranks), ranks,
                                  {.timeout = options.timeout,
                                   .name = options.name,
-                                  .is_for_host_memory = options.is_for_host_memory}));
+                                  .is_for_host_memory = options.is_for_host_memory}),
+            observation_.get());
 }
 
 std::unique_ptr<Communicator> Communicator::shrink(std::vector<Rank> excluded) {
@@ -125,7 +132,7 @@ std::unique_ptr<Communicator> Communicator::shrink(std::vector<Rank> excluded) {
     out = member;
   }
   check(caller, !listed[rank()], "the list has this rank in it");
-  return of(backend_->shrink(excluded));
+  return of(backend_->shrink(excluded), observation_.get());
 }
 
 }  // namespace stretto

@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "stretto/communicator/arguments.h"
-#include "stretto/communicator/backend.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/communicator/observation.h"
 
 namespace stretto {
 
@@ -120,18 +120,12 @@ Work Communicator::broadcast_coalesced(std::span<const View> list,
       options.algorithm, options.timeout);
 }
 
-Work Communicator::send_view(const ConstView& data, const SendOptions& options) {
-  const Transfer message = Transfer::send(data, options.to, options.tag);
-  check_message({.rank = rank(), .operation = "send"}, message, size());
-  check_timeout(options.timeout);
-  return backend_->exchange({&message, 1}, options.timeout);
-}
-
-Work Communicator::recv_view(const View& data, const RecvOptions& options) {
-  const Transfer message = Transfer::recv(data, options.from, options.tag);
-  check_message({.rank = rank(), .operation = "recv"}, message, size());
-  check_timeout(options.timeout);
-  return backend_->exchange({&message, 1}, options.timeout);
+Work Communicator::exchange(const char* name, const Transfer& one,
+                            const std::optional<Duration>& timeout) {
+  check_message({.rank = rank(), .operation = name}, one, size());
+  check_timeout(timeout);
+  return observation_ == nullptr ? backend_->exchange({&one, 1}, timeout)
+                                 : observation_->exchange({&one, 1}, timeout);
 }
 
 Work Communicator::batch_send_recv(std::span<const Transfer> transfers,
@@ -142,7 +136,9 @@ Work Communicator::batch_send_recv(std::span<const Transfer> transfers,
     check_message(caller, transfers[i], size());
   }
   check_timeout(options.timeout);
-  return transfers.empty() ? Work() : backend_->exchange(transfers, options.timeout);
+  if (transfers.empty()) return Work();
+  return observation_ == nullptr ? backend_->exchange(transfers, options.timeout)
+                                 : observation_->exchange(transfers, options.timeout);
 }
 
 }  // namespace stretto

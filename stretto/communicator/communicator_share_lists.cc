@@ -8,7 +8,7 @@
 
 #include "stretto/base/rank_vector.h"
 #include "stretto/communicator/arguments.h"
-#include "stretto/communicator/backend.h"
+#include "stretto/communicator/collective_call.h"
 #include "stretto/communicator/communicator.h"
 
 namespace stretto {

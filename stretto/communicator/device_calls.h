@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "stretto/base/collective_library.h"
-#include "stretto/communicator/backend.h"
+#include "stretto/communicator/collective_call.h"
+#include "stretto/communicator/options.h"
 #include "stretto/communicator/work.h"
 
 namespace stretto::communicator {

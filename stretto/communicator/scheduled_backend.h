@@ -5,14 +5,19 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "stretto/base/collective_library.h"
 #include "stretto/base/rank_vector.h"
 #include "stretto/base/single_copy.h"
-#include "stretto/communicator/backend.h"
+#include "stretto/communicator/collective_call.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/link_probe.h"
+#include "stretto/group/explanation.h"
 #include "stretto/group/group.h"
 
 namespace stretto::communicator {
@@ -42,8 +47,11 @@ struct LibraryFactory {
   bool for_devices = false;
 };
 
-// Runs stretto's own schedules on a transport.
-class ScheduledBackend final : public Backend {
+// Carries out the operations of one Communicator, by stretto's own schedules on a transport or by a
+// library. The Communicator has checked all arguments and put lists, factors and shares into calls.
+// Functions block and throw like the Communicator's functions of the same name. Any thread may
+// call. Destroying it ends the group for this rank.
+class ScheduledBackend {
  public:
   struct Options {
     Duration timeout = std::chrono::minutes(30);
@@ -69,34 +77,55 @@ class ScheduledBackend final : public Backend {
   static Result<std::unique_ptr<Communicator>> make_world(
       std::shared_ptr<group::Engine> engine, Options options,
       const std::optional<Deadline>& until = std::nullopt);
-  ~ScheduledBackend() override;
+  ~ScheduledBackend();
+  ScheduledBackend(const ScheduledBackend&) = delete;
+  ScheduledBackend& operator=(const ScheduledBackend&) = delete;
 
-  Rank rank() const override { return group_->membership().rank; }
-  int size() const override { return group_->size(); }
-  std::uint64_t group_id() const override { return group_->id(); }
-  std::string group_name() const override { return options_.group.name; }
-  Rank job_rank(Rank rank) const override { return group_->membership().job_rank(rank); }
-  std::vector<std::int32_t> hosts() const override;
+  Rank rank() const { return group_->membership().rank; }
+  int size() const { return group_->size(); }
+  // The same on all ranks, and different from that of every other group of the job.
+  std::uint64_t group_id() const { return group_->id(); }
+  std::string group_name() const { return options_.group.name; }  // GroupOptions::name.
+  // The rank in the job of a rank of the group. Failures name ranks by it.
+  Rank job_rank(Rank rank) const { return group_->membership().job_rank(rank); }
+  // Per rank the number of its host, in the order in which hosts first appear.
+  std::vector<std::int32_t> hosts() const;
+
+  // Starts collectives, in order; the Work stands for all of them. `algorithm` is empty if the
+  // caller has named none. `timeout`, if there is one, is not negative. May move from `calls`. If a
+  // call cannot be begun after another one has been, the group fails.
   Work submit(std::span<CollectiveCall> calls, const std::string& algorithm,
-              const std::optional<Duration>& timeout) override;
-  Work exchange(std::span<const Transfer> messages,
-                const std::optional<Duration>& timeout) override;
-  Memory allocate(std::size_t bytes, std::optional<int> device) override;
-  transport::RemoteAddress locate(ConstByteSpan own) const override;
+              const std::optional<Duration>& timeout);
+  // Starts messages; the Work stands for all of them.
+  Work exchange(std::span<const Transfer> messages, const std::optional<Duration>& timeout);
+
+  Memory allocate(std::size_t bytes, std::optional<int> device);
+  // The address by which other ranks find host memory from allocate(); not valid if no rank can
+  // reach it.
+  transport::RemoteAddress locate(ConstByteSpan own) const;
+  // Maps another rank's memory into this process, for as long as the pointer is held. Null if this
+  // rank cannot reach it. Blocks until the other rank's region has arrived.
   std::shared_ptr<std::byte> map(Rank rank, transport::RemoteAddress address, std::size_t bytes,
-                                 const std::optional<Duration>& timeout) override;
-  std::unique_ptr<Backend> make_group(std::uint64_t number, const std::vector<Rank>& ranks,
-                                      const GroupOptions& given) override;
-  std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) override;
-  void abort(const std::string& reason) override;
-  bool has_failed() const override;
-  void note(std::string_view activity) override { engine_->note(activity); }
-  void poll() override { engine_->turn(); }
-  bool has_progress_thread() const override { return engine_->has_progress_thread(); }
-  const DeviceOperations* devices() const override { return reaches_devices_ ? devices_ : nullptr; }
-  bool maps_devices() const override { return options_.device != nullptr; }
-  std::string link_name(Rank rank) const override;
-  Explanation explain(const OperationDescriptor& operation) const override;
+                                 const std::optional<Duration>& timeout);
+
+  // Makes a group of `ranks`, which all of them do in the same order. Null if this rank is not in
+  // the list. `number` becomes the group's group_id().
+  std::unique_ptr<ScheduledBackend> make_group(std::uint64_t number, const std::vector<Rank>& ranks,
+                                               const GroupOptions& given);
+  std::unique_ptr<ScheduledBackend> shrink(const std::vector<Rank>& excluded);
+  void abort(const std::string& reason);
+  // Whether the group has failed, so that every later call throws its failure.
+  bool has_failed() const;
+
+  void note(std::string_view activity) { engine_->note(activity); }
+  void poll() { engine_->turn(); }
+  bool has_progress_thread() const { return engine_->has_progress_thread(); }
+  // Null: all buffers are in memory of the host.
+  const DeviceOperations* devices() const { return reaches_devices_ ? devices_ : nullptr; }
+  // Whether operations on devices work only on device memory from allocate().
+  bool maps_devices() const { return options_.device != nullptr; }
+  std::string link_name(Rank rank) const;  // `rank` may be this rank.
+  Explanation explain(const OperationDescriptor& operation) const;
 
  private:
   ScheduledBackend(std::shared_ptr<group::Engine> engine, execution::Membership membership,

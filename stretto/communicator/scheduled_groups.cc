@@ -16,7 +16,7 @@ namespace stretto::communicator {
 // Agrees on who is left, sets up a group of them, agrees on whether that has worked and who is left
 // now, and repeats this until no rank was lost meanwhile. All ranks do the same after the same
 // decisions, so no rank has a group that another lacks.
-std::unique_ptr<Backend> ScheduledBackend::shrink(const std::vector<Rank>& excluded) {
+std::unique_ptr<ScheduledBackend> ScheduledBackend::shrink(const std::vector<Rank>& excluded) {
   const Deadline until = deadline(std::nullopt);
   // Not announced: the others hear of it by the agreement.
   {
@@ -74,9 +74,9 @@ Status ScheduledBackend::why_not_made(const Candidate& candidate) const {
 }
 
 // All `ranks` call this with the same arguments.
-std::unique_ptr<Backend> ScheduledBackend::make_group(std::uint64_t number,
-                                                      const std::vector<Rank>& ranks,
-                                                      const GroupOptions& given) {
+std::unique_ptr<ScheduledBackend> ScheduledBackend::make_group(std::uint64_t number,
+                                                               const std::vector<Rank>& ranks,
+                                                               const GroupOptions& given) {
   Options options = options_;
   options.timeout = given.timeout.value_or(options_.timeout);
   options.group.ancestors.push_back(group_->id());

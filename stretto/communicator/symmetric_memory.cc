@@ -13,7 +13,7 @@
 
 #include "stretto/communicator/all_gather_value.h"
 #include "stretto/communicator/arguments.h"
-#include "stretto/communicator/backend.h"
+#include "stretto/communicator/scheduled_backend.h"
 #include "stretto/execution/shares.h"
 
 namespace stretto {

@@ -29,7 +29,8 @@
 namespace stretto {
 
 namespace communicator {
-class Backend;
+class Observation;
+class ScheduledBackend;
 struct CollectiveCall;
 }  // namespace communicator
 
@@ -70,7 +71,7 @@ struct CollectiveCall;
 class Communicator final {
  public:
   // For the library; programs get communicators from join() and the like.
-  explicit Communicator(std::unique_ptr<communicator::Backend> backend);
+  explicit Communicator(std::unique_ptr<communicator::ScheduledBackend> backend);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -169,11 +170,11 @@ class Communicator final {
   // posted. Messages from different ranks have no order.
   template <InputBuffer B>
   Work send(B&& data, const SendOptions& options) {
-    return send_view(as_input(data), options);
+    return exchange("send", Transfer::send(data, options.to, options.tag), options.timeout);
   }
   template <OutputBuffer B>
   Work recv(B&& data, const RecvOptions& options) {
-    return recv_view(as_output(data), options);
+    return exchange("recv", Transfer::recv(data, options.from, options.tag), options.timeout);
   }
   // Starts sends and receives, listed in any order, and returns one Work for all of them.
   Work batch_send_recv(std::span<const Transfer> transfers, const BatchOptions& options = {});
@@ -278,23 +279,22 @@ class Communicator final {
   Work scatter_views(const ConstView& input, const View& output, const ScatterOptions& options);
   Work all_to_all_views(const ConstView& input, const View& output, const AllToAllOptions& options);
   Work broadcast_view(const View& data, const BroadcastOptions& options);
-  Work send_view(const ConstView& data, const SendOptions& options);
-  Work recv_view(const View& data, const RecvOptions& options);
+  Work exchange(const char* name, const Transfer& one, const std::optional<Duration>& timeout);
 
   Work submit(std::vector<communicator::CollectiveCall> calls, const std::string& algorithm,
               const std::optional<Duration>& timeout);
   Work submit(communicator::CollectiveCall&& call, const std::string& algorithm,
               const std::optional<Duration>& timeout);
   void check_timeout(const std::optional<Duration>& timeout) const;
-  // Collective: exchanges data to make a group. Never matches a collective of the caller.
   void set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all);
   [[noreturn]] void refuse_lists(const std::vector<Rank>& own);
 
-  std::unique_ptr<communicator::Backend> backend_;
+  std::unique_ptr<communicator::ScheduledBackend> backend_;
   const Rank rank_;
   const int size_;
   const std::uint64_t serial_;
   std::uint64_t groups_made_ = 0;
+  std::unique_ptr<communicator::Observation> observation_;  // Null: nobody observes.
 };
 
 }  // namespace stretto

@@ -22,7 +22,7 @@
 namespace stretto {
 
 namespace communicator {
-class ObservedBackend;
+class Observation;
 }
 
 // The caller's handle to an operation in flight. Until the operation is done, its buffers must stay
@@ -134,7 +134,7 @@ class [[nodiscard]] Work {
 
  private:
   friend class ChainedOperation;
-  friend class communicator::ObservedBackend;
+  friend class communicator::Observation;
 
   OperationInfo info() const;
   Work continue_with(std::function<Work()> next) &&;

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/communicator/observed_backend.h"
+#include "stretto/communicator/observation.h"
 
 #include <mutex>
 #include <utility>
@@ -16,7 +16,7 @@
 namespace stretto::communicator {
 namespace {
 
-std::shared_ptr<const ObservedGroup> group_of(const Backend& backend) {
+std::shared_ptr<const ObservedGroup> group_of(const ScheduledBackend& backend) {
   auto group = std::make_shared<ObservedGroup>();
   group->serial = next_serial();
   group->id = fmt::format("{:x}", backend.group_id());
@@ -102,11 +102,19 @@ class ToldOperation final : public group::Operation {
 
 }  // namespace
 
-ObservedBackend::ObservedBackend(std::unique_ptr<Backend>&& inner,
-                                 std::shared_ptr<OperationObserver> observer)
-    : group_(group_of(*inner)), inner_(std::move(inner)), observer_(std::move(observer)) {}
+Observation::Observation(ScheduledBackend& backend, std::shared_ptr<OperationObserver> observer,
+                         std::unique_ptr<Observation> earlier)
+    : backend_(backend),
+      group_(group_of(backend)),
+      observer_(std::move(observer)),
+      earlier_(std::move(earlier)) {}
 
-std::vector<std::uint64_t> ObservedBackend::tell_begun(std::span<ObservedOperation> operations) {
+void Observation::extend_to(Communicator& group) const {
+  if (earlier_ != nullptr) earlier_->extend_to(group);
+  group.observe(observer_);
+}
+
+std::vector<std::uint64_t> Observation::tell_begun(std::span<ObservedOperation> operations) {
   std::vector<std::uint64_t> ids;
   for (ObservedOperation& each : operations) {
     each.group = group_;
@@ -120,7 +128,7 @@ std::vector<std::uint64_t> ObservedBackend::tell_begun(std::span<ObservedOperati
 }
 
 template <class Submit>
-Work ObservedBackend::tell_of(std::span<ObservedOperation> operations, const Submit& submit) {
+Work Observation::tell_of(std::span<ObservedOperation> operations, const Submit& submit) {
   const auto submitted = std::chrono::system_clock::now();
   for (ObservedOperation& each : operations) each.submitted = submitted;
   try {
@@ -137,22 +145,25 @@ Work ObservedBackend::tell_of(std::span<ObservedOperation> operations, const Sub
   } catch (const Error& error) {
     // A call that is refused, perhaps on this rank only, does not count as an operation, as the
     // group goes on without it.
-    if (inner_->has_failed()) tell_ended(*observer_, tell_begun(operations), error.status());
+    if (backend_.has_failed()) tell_ended(*observer_, tell_begun(operations), error.status());
     throw;
   }
 }
 
-Work ObservedBackend::submit(std::span<CollectiveCall> calls, const std::string& algorithm,
-                             const std::optional<Duration>& timeout) {
+Work Observation::submit(std::span<CollectiveCall> calls, const std::string& algorithm,
+                         const std::optional<Duration>& timeout) {
   std::vector<OperationDescriptor> parts;  // Copied, as submit() may move from calls.
   parts.reserve(calls.size());
   for (const CollectiveCall& call : calls) parts.push_back(call.operation);
   ObservedOperation operation{.parts = parts, .timeout = timeout};
-  return tell_of({&operation, 1}, [&] { return inner_->submit(calls, algorithm, timeout); });
+  return tell_of({&operation, 1}, [&] {
+    return earlier_ == nullptr ? backend_.submit(calls, algorithm, timeout)
+                               : earlier_->submit(calls, algorithm, timeout);
+  });
 }
 
-Work ObservedBackend::exchange(std::span<const Transfer> messages,
-                               const std::optional<Duration>& timeout) {
+Work Observation::exchange(std::span<const Transfer> messages,
+                           const std::optional<Duration>& timeout) {
   std::vector<OperationDescriptor> parts(messages.size());
   std::vector<ObservedOperation> operations(messages.size());
   for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -163,26 +174,14 @@ Work ObservedBackend::exchange(std::span<const Transfer> messages,
     operations[i] = {.parts = {&parts[i], 1}, .timeout = timeout};
     (message.sends ? operations[i].message_to : operations[i].message_from) = message.peer;
   }
-  return tell_of(operations, [&] { return inner_->exchange(messages, timeout); });
+  return tell_of(operations, [&] {
+    return earlier_ == nullptr ? backend_.exchange(messages, timeout)
+                               : earlier_->exchange(messages, timeout);
+  });
 }
 
-std::unique_ptr<Backend> ObservedBackend::observed(std::unique_ptr<Backend> group) const {
-  if (group == nullptr) return nullptr;
-  return std::make_unique<ObservedBackend>(std::move(group), observer_);
-}
-
-std::unique_ptr<Backend> ObservedBackend::make_group(std::uint64_t number,
-                                                     const std::vector<Rank>& ranks,
-                                                     const GroupOptions& options) {
-  return observed(inner_->make_group(number, ranks, options));
-}
-
-std::unique_ptr<Backend> ObservedBackend::shrink(const std::vector<Rank>& excluded) {
-  return observed(inner_->shrink(excluded));
-}
-
-void ObservedBackend::abort(const std::string& reason) {
-  inner_->abort(reason);
+void Observation::abort(const std::string& reason) {
+  earlier_ == nullptr ? backend_.abort(reason) : earlier_->abort(reason);
   tell([&] { observer_->aborted(*group_, reason); });
 }
 
