@@ -73,7 +73,9 @@ Endpoint::Endpoint(Parts parts)
                     .peer = static_cast<int>(r),
                     .count = static_cast<int>(ranks),
                     .peer_name = r < parts.names.size() ? parts.names[r] : std::string()},
-        std::move(link), &listener_, data_plane_.get(), &unexpected_count_));
+        std::move(link), &listener_,
+        data_plane_ == nullptr ? nullptr : &data_plane_->of(static_cast<int>(r)),
+        &unexpected_count_));
   }
 }
 
@@ -145,12 +147,9 @@ void Endpoint::finish_links() {
 void Endpoint::drain_plane() {
   const Deadline deadline = Deadline::after(
       unwinds_ ? std::min<Duration>(farewell_time_, kUnwindingTime) : farewell_time_);
-  const auto has_output = [&](std::size_t rank) {
-    return peers_[rank] != nullptr && peers_[rank]->status().ok() &&
-           data_plane_->has_output(static_cast<int>(rank));
-  };
-  for (std::size_t r = 0; r < peers_.size(); ++r) {
-    while (has_output(r) && !deadline.passed()) {
+  for (const auto& peer : peers_) {
+    if (peer == nullptr) continue;
+    while (peer->status().ok() && peer->plane().has_output() && !deadline.passed()) {
       check_contacts(Clock::now());  // A peer out of reach takes nothing any more.
       if (!progress()) std::this_thread::sleep_for(kPolledPlaneNap);
     }
@@ -205,17 +204,16 @@ void Endpoint::recv(Request& request) {
 
 bool Endpoint::has_arrived(Rank rank, const MessageKey& key) const {
   const Peer* from = peer(rank);
-  return from != nullptr && from->plane().has_arrived(rank, key);
+  return from != nullptr && from->plane().has_arrived(key);
 }
 
 Status Endpoint::find_conflict(std::uint64_t group, std::uint32_t sequence,
                                const OperationDescriptor& operation) const {
   // Mostly there are no unexpected messages, and there may be hundreds of peers.
   if (data_plane_ == nullptr && unexpected_count_ == 0) return {};
-  for (std::size_t r = 0; r < peers_.size(); ++r) {
-    if (peers_[r] == nullptr) continue;
-    const auto other =
-        peers_[r]->plane().find_conflict(static_cast<int>(r), group, sequence, operation);
+  for (const auto& peer : peers_) {
+    if (peer == nullptr) continue;
+    const auto other = peer->plane().find_conflict(group, sequence, operation);
     if (!other) continue;
     return mismatch_status({other->from, other->operation, sequence}, {rank_, operation, sequence},
                            other->key.segment);

@@ -46,13 +46,13 @@ void FrameMessages::push_clear(const MessageKey& key, std::uint64_t bytes,
       Frame{.kind = FrameKind::clear, .key = key, .message_bytes = bytes, .operation = operation});
 }
 
-void FrameMessages::cancel(Rank, std::uint64_t group, const Status& reason) {
+void FrameMessages::cancel(std::uint64_t group, const Status& reason) {
   end_begun(&group, reason);
   sent_cost_ -= output_->forget(group, reason);
   matcher_.end_requests(&group, reason);
 }
 
-void FrameMessages::lose(Rank, const Status& reason) {
+void FrameMessages::lose(const Status& reason) {
   end_begun(nullptr, reason);
   matcher_.end_requests(nullptr, reason);
 }

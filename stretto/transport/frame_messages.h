@@ -16,7 +16,7 @@ namespace stretto::transport {
 // frames, or of a stream of their own (packets/stream_plane.h). In MPI's words: small messages go
 // eagerly, as long as the receiver has given credit; others are announced (RTS) and go when the
 // receiver has cleared them (CTS). Not thread safe.
-class FrameMessages final : public DataPlane {
+class FrameMessages final : public PeerPlane {
  public:
   // `unexpected_count`: see Matcher.
   FrameMessages(Rank self, Rank peer, OutputQueue& output, std::size_t* unexpected_count = nullptr)
@@ -24,17 +24,15 @@ class FrameMessages final : public DataPlane {
 
   void send(Request& request) override;
   void recv(Request& request) override;
-  bool has_arrived(Rank, const MessageKey& key) const override { return matcher_.has_arrived(key); }
+  bool has_arrived(const MessageKey& key) const override { return matcher_.has_arrived(key); }
   std::optional<UnexpectedMessage> find_conflict(
-      Rank, std::uint64_t group, std::uint32_t sequence,
+      std::uint64_t group, std::uint32_t sequence,
       const OperationDescriptor& operation) const override {
     return matcher_.find_conflict(group, sequence, operation);
   }
-  void cancel(Rank, std::uint64_t group, const Status& reason) override;
-  void lose(Rank, const Status& reason) override;
-  // Frames move in Peer::progress(), which also reports unexpected messages.
-  bool progress(UnexpectedQueue&) override { return false; }
-  bool has_output(Rank) const override { return !output_->empty(); }
+  void cancel(std::uint64_t group, const Status& reason) override;
+  void lose(const Status& reason) override;
+  bool has_output() const override { return !output_->empty(); }
 
   // How much a receiver lets go of before it sends credit: so much that credit costs nothing, and
   // so little that a sender whose messages are taken as they come stays far below

@@ -68,7 +68,7 @@ class Matcher {
   // completely can still be received.
   void end_requests(const std::uint64_t* group, const Status& reason);
 
-  // See DataPlane.
+  // See PeerPlane.
   std::optional<UnexpectedMessage> find_conflict(std::uint64_t group, std::uint32_t sequence,
                                                  const OperationDescriptor& operation) const;
   // The cost of the unexpected messages (unexpected_cost_bytes()); announced ones cost nothing.

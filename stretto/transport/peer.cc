@@ -41,7 +41,7 @@ std::uint32_t rank_number(const std::optional<Rank>& rank) {
 }  // namespace
 
 Peer::Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* const* listener,
-           DataPlane* plane, std::size_t* unexpected_count)
+           PeerPlane* plane, std::size_t* unexpected_count)
     : ranks_(ranks), link_(std::move(link)), listener_(listener), plane_(plane) {
   if (plane_ != nullptr) return;
   messages_ = std::make_unique<FrameMessages>(ranks.self, ranks.peer, output_, unexpected_count);
@@ -67,14 +67,14 @@ void Peer::send(Request& request) {
 
 void Peer::recv(Request& request) {
   // Messages that came before the peer left can still be received.
-  const bool is_here = !status_.ok() && plane_->has_arrived(ranks_.peer, request.key);
+  const bool is_here = !status_.ok() && plane_->has_arrived(request.key);
   if (admits(request, is_here)) plane_->recv(request);
 }
 
 void Peer::abandon(std::uint64_t group, const Status& reason) {
   if (status_.ok() && !abandoned_.emplace(group, Abandoned{reason}).second) return;
   if (messages_ != nullptr && messages_->fills(group)) reader_.drop_payload();
-  plane_->cancel(ranks_.peer, group, reason);
+  plane_->cancel(group, reason);
   std::erase_if(inquiries_, [&](const auto& inquiry) { return inquiry.first == group; });
 }
 
@@ -90,7 +90,7 @@ void Peer::forget(std::uint64_t group, const Status& reason, Farewell farewell) 
 }
 
 // Whether messages that were sent by another plane may still be on their way.
-bool Peer::plane_lags() const { return messages_ == nullptr && plane_->has_output(ranks_.peer); }
+bool Peer::plane_lags() const { return messages_ == nullptr && plane_->has_output(); }
 
 void Peer::say_behind_plane(const Frame& frame, ConstByteSpan payload) {
   unsaid_.push_back({frame, {payload.begin(), payload.end()}});
@@ -104,7 +104,7 @@ void Peer::say_unsaid() {
 
 Status Peer::hear_later(const Frame& frame) {
   if (unheard_.empty()) plane_waited_ = {};
-  Unheard& next = unheard_.emplace_back(Unheard{frame, {}, plane_->arrivals(ranks_.peer)});
+  Unheard& next = unheard_.emplace_back(Unheard{frame, {}, plane_->arrivals()});
   if (frame.kind == FrameKind::agreement) next.payload = text_;
   unheard_bytes_ += next.payload.size();
   STRETTO_RETURN_IF_ERROR(hear().status());
@@ -119,14 +119,14 @@ Result<bool> Peer::hear() {
   bool any = false;
   const bool may_come = status_.ok() && plane_waited_ < kPlaneTime;
   while (!unheard_.empty()) {
-    const bool all_read = plane_->has_read(ranks_.peer, unheard_.front().arrivals);
+    const bool all_read = plane_->has_read(unheard_.front().arrivals);
     if (may_come && !all_read) break;
     const Unheard next = std::move(unheard_.front());
     unheard_.pop_front();
     unheard_bytes_ -= next.payload.size();
     any = true;
     if (all_read && next.frame.kind == FrameKind::farewell) {
-      plane_->close(ranks_.peer, next.frame.key.group);
+      plane_->close(next.frame.key.group);
     }
     STRETTO_RETURN_IF_ERROR(heard(next.frame, next.payload));
   }
@@ -428,7 +428,7 @@ void Peer::lose(const Status& reason) {
   unsaid_.clear();
   inquiries_.clear();
   output_.clear(status_);
-  plane_->lose(ranks_.peer, status_);
+  plane_->lose(status_);
   abandoned_.clear();
   (void)hear();
   unheard_.clear();

@@ -34,7 +34,7 @@ class Peer final : private FrameReader::Sink {
   // `*listener` is read at each event, so it may be set later. `plane` moves the messages; null:
   // they are frames of the link, and `unexpected_count` is passed to a Matcher.
   Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* const* listener,
-       DataPlane* plane = nullptr, std::size_t* unexpected_count = nullptr);
+       PeerPlane* plane = nullptr, std::size_t* unexpected_count = nullptr);
 
   Link& link() { return *link_; }
   const Link& link() const { return *link_; }
@@ -79,11 +79,11 @@ class Peer final : private FrameReader::Sink {
   bool has_output() const { return !output_.empty(); }
   std::uint64_t written_bytes() const { return output_.written_bytes(); }
 
-  const DataPlane& plane() const { return *plane_; }
+  const PeerPlane& plane() const { return *plane_; }
   // The number of groups that one of the two sides has abandoned or forgotten and that the other,
   // as far as this rank knows, has not forgotten.
   std::size_t half_forgotten() const {
-    return abandoned_.size() + farewells_.size() + plane_->half_closed(ranks_.peer);
+    return abandoned_.size() + farewells_.size() + plane_->half_closed();
   }
 
  private:
@@ -119,7 +119,7 @@ class Peer final : private FrameReader::Sink {
   Link::Contact contact_;
   OutputQueue output_;
   std::unique_ptr<FrameMessages> messages_;  // Null: another plane moves messages.
-  DataPlane* plane_;
+  PeerPlane* plane_;
   // Groups abandoned here, until both have forgotten them; and groups that the peer has forgotten
   // before this rank.
   struct Abandoned {
@@ -139,7 +139,7 @@ class Peer final : private FrameReader::Sink {
   struct Unheard {
     Frame frame;
     std::vector<std::byte> payload;
-    std::uint64_t arrivals = 0;  // Of the plane, when the frame came (DataPlane::arrivals).
+    std::uint64_t arrivals = 0;  // Of the plane, when the frame came (PeerPlane::arrivals).
   };
   std::list<Unheard> unheard_;     // Mostly empty, and then takes no memory.
   std::size_t unheard_bytes_ = 0;  // Of payloads.

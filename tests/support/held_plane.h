@@ -14,16 +14,17 @@ namespace stretto::transport {
 
 // A data plane that moves nothing: requests end when they are cancelled or the peer is lost. The
 // test sets what it says about arrived and read messages.
-class HeldPlane final : public DataPlane {
+class HeldPlane final : public DataPlane, public PeerPlane {
  public:
+  PeerPlane& of(Rank) override { return *this; }
   void send(Request& request) override { open_.push_back(&request); }
   void recv(Request& request) override { open_.push_back(&request); }
-  bool has_arrived(Rank, const MessageKey&) const override { return false; }
-  void cancel(Rank, std::uint64_t group, const Status& reason) override {
+  bool has_arrived(const MessageKey&) const override { return false; }
+  void cancel(std::uint64_t group, const Status& reason) override {
     end_if([group](const Request& request) { return request.key.group == group; }, reason);
   }
-  void close(Rank, std::uint64_t group) override { closed.push_back(group); }
-  void lose(Rank, const Status& reason) override {
+  void close(std::uint64_t group) override { closed.push_back(group); }
+  void lose(const Status& reason) override {
     end_if([](const Request&) { return true; }, reason);
   }
   bool progress(UnexpectedQueue&) override {
@@ -32,9 +33,9 @@ class HeldPlane final : public DataPlane {
     return moves;
   }
   bool must_push() const override { return to_push > 0; }
-  bool has_output(Rank) const override { return output; }
-  std::uint64_t arrivals(Rank) const override { return arrived; }
-  bool has_read(Rank, std::uint64_t arrivals) const override { return read >= arrivals; }
+  bool has_output() const override { return output; }
+  std::uint64_t arrivals() const override { return arrived; }
+  bool has_read(std::uint64_t arrivals) const override { return read >= arrivals; }
 
   bool output = false;
   std::atomic<bool> throws = false;

@@ -24,37 +24,49 @@ constexpr int kLastTurns = 64;
 }  // namespace
 
 // The stream to and from one peer, with its frames and messages.
-class StreamPlane::Way final : private FrameReader::Sink {
+class StreamPlane::Way final : public PeerPlane, private FrameReader::Sink {
  public:
-  Way(Rank self, Rank peer, Link& stream)
-      : peer_(peer), stream_(&stream), messages_(self, peer, output_) {}
+  Way(Rank self, Rank peer, PacketStreams& streams)
+      : peer_(peer), streams_(streams), stream_(streams.to(peer)), messages_(self, peer, output_) {}
 
-  const FrameMessages& messages() const { return messages_; }
-  bool is_open() const { return failure_.ok(); }
-  bool has_output() const { return is_open() && !output_.empty(); }
+  bool has_output() const override {
+    return (failure_.ok() && !output_.empty()) || streams_.has_output(peer_);
+  }
+  bool has_arrived(const MessageKey& key) const override { return messages_.has_arrived(key); }
+  std::optional<UnexpectedMessage> find_conflict(
+      std::uint64_t group, std::uint32_t sequence,
+      const OperationDescriptor& operation) const override {
+    return messages_.find_conflict(group, sequence, operation);
+  }
+  std::uint64_t arrivals() const override { return streams_.arrivals(peer_); }
+  bool has_read(std::uint64_t arrivals) const override {
+    return !failure_.ok() || streams_.has_read(peer_, arrivals);
+  }
 
-  void send(Request& request) {
+  void send(Request& request) override {
     if (!failure_.ok()) return complete(request, failure_);
     messages_.send(request);
     flush();
   }
-  void recv(Request& request) {
-    const bool can_come = failure_.ok() || messages_.has_arrived(peer_, request.key);
+  void recv(Request& request) override {
+    const bool can_come = failure_.ok() || messages_.has_arrived(request.key);
     if (!can_come) return complete(request, failure_);
     messages_.recv(request);
     flush();
   }
-  void cancel(std::uint64_t group, const Status& reason) {
+  void cancel(std::uint64_t group, const Status& reason) override {
     if (closed_.erase(group) == 0) cancelled_.insert(group);
     if (messages_.fills(group)) reader_.drop_payload();
-    messages_.cancel(peer_, group, reason);
+    messages_.cancel(group, reason);
   }
-  void close(std::uint64_t group) {
+  void close(std::uint64_t group) override {
     if (cancelled_.erase(group) == 0) closed_.insert(group);
   }
-  std::size_t half_closed() const { return cancelled_.size() + closed_.size(); }
+  std::size_t half_closed() const override { return cancelled_.size() + closed_.size(); }
   // Keeps the messages that have come until now.
-  void lose(const Status& reason) {
+  void lose(const Status& reason) override {
+    for (int turn = 0; turn < kLastTurns && streams_.progress(); ++turn) {
+    }
     if (!failure_.ok()) return;
     while (stream_->readable() && read_some()) {
     }
@@ -114,10 +126,11 @@ class StreamPlane::Way final : private FrameReader::Sink {
                      peer_);
     reader_.drop_payload();
     output_.clear(failure_);
-    messages_.lose(peer_, failure_);
+    messages_.lose(failure_);
   }
 
   Rank peer_;
+  PacketStreams& streams_;
   Link* stream_;
   OutputQueue output_;
   FrameMessages messages_;
@@ -132,40 +145,13 @@ class StreamPlane::Way final : private FrameReader::Sink {
 StreamPlane::StreamPlane(Rank self, int ranks, std::unique_ptr<PacketStreams> streams)
     : streams_(std::move(streams)) {
   for (int r = 0; r < ranks; ++r) {
-    Link* stream = streams_->to(r);
-    ways_.push_back(stream == nullptr ? nullptr : std::make_unique<Way>(self, r, *stream));
+    ways_.push_back(r == self ? nullptr : std::make_unique<Way>(self, r, *streams_));
   }
 }
 
 StreamPlane::~StreamPlane() = default;
 
-void StreamPlane::send(Request& request) { way(request.peer).send(request); }
-
-void StreamPlane::recv(Request& request) { way(request.peer).recv(request); }
-
-bool StreamPlane::has_arrived(Rank peer, const MessageKey& key) const {
-  return way(peer).messages().has_arrived(peer, key);
-}
-
-std::optional<UnexpectedMessage> StreamPlane::find_conflict(
-    Rank peer, std::uint64_t group, std::uint32_t sequence,
-    const OperationDescriptor& operation) const {
-  return way(peer).messages().find_conflict(peer, group, sequence, operation);
-}
-
-void StreamPlane::cancel(Rank peer, std::uint64_t group, const Status& reason) {
-  way(peer).cancel(group, reason);
-}
-
-void StreamPlane::close(Rank peer, std::uint64_t group) { way(peer).close(group); }
-
-std::size_t StreamPlane::half_closed(Rank peer) const { return way(peer).half_closed(); }
-
-void StreamPlane::lose(Rank peer, const Status& reason) {
-  for (int turn = 0; turn < kLastTurns && streams_->progress(); ++turn) {
-  }
-  way(peer).lose(reason);
-}
+PeerPlane& StreamPlane::of(Rank peer) { return *ways_[peer]; }
 
 bool StreamPlane::progress(UnexpectedQueue& unexpected) {
   bool moved = streams_->progress();
@@ -173,14 +159,6 @@ bool StreamPlane::progress(UnexpectedQueue& unexpected) {
     if (way != nullptr) moved = way->progress(unexpected) || moved;
   }
   return moved;
-}
-
-bool StreamPlane::has_read(Rank peer, std::uint64_t arrivals) const {
-  return !way(peer).is_open() || streams_->has_read(peer, arrivals);
-}
-
-bool StreamPlane::has_output(Rank peer) const {
-  return way(peer).has_output() || streams_->has_output(peer);
 }
 
 }  // namespace stretto::transport::packets

@@ -34,7 +34,7 @@ class PacketStreams {
   bool progress();
   // Whether something that was written to a peer that is still there has not reached it.
   bool has_output(Rank peer) const;
-  // See DataPlane.
+  // See DataPlane and PeerPlane.
   bool must_push() const { return must_push_; }
   std::uint64_t arrivals(Rank peer) const;
   bool has_read(Rank peer, std::uint64_t arrivals) const;
