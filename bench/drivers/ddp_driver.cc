@@ -14,10 +14,7 @@
 // as always.
 
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -51,67 +48,45 @@ double microseconds(clockid_t clock) {
 class Floor {
  public:
   Floor(Communicator& communicator, std::size_t count)
-      : communicator_(communicator),
-        ranks_(static_cast<std::size_t>(communicator.size())),
-        rank_(static_cast<std::size_t>(communicator.rank())),
-        count_(count),
-        numbers_(map(communicator, ranks_ * count * sizeof(float))) {
-    std::fill_n(numbers_ + rank_ * count_, count_, static_cast<float>(rank_ + 1) * 1.5f);
+      : communicator_(communicator), numbers_(communicator, count) {
+    for (int rank = 0; rank < communicator.size(); ++rank) {
+      of_ranks_.push_back(numbers_.span(rank));
+      if (of_ranks_.back().size() < count) {
+        throw std::runtime_error("no shared memory for the floor");
+      }
+    }
+    std::ranges::fill(numbers_.span(), static_cast<float>(communicator.rank().value() + 1) * 1.5f);
   }
-  Floor(const Floor&) = delete;
-  Floor& operator=(const Floor&) = delete;
-  ~Floor() { ::munmap(numbers_, ranks_ * count_ * sizeof(float)); }
 
   void run() {
     communicator_.barrier().wait();
-    const std::size_t end = (rank_ + 1) * count_ / ranks_;
-    for (std::size_t at = rank_ * count_ / ranks_; at < end; at += kPiece) {
+    const std::size_t ranks = of_ranks_.size(), count = of_ranks_.front().size();
+    const auto own = static_cast<std::size_t>(communicator_.rank());
+    const std::size_t end = (own + 1) * count / ranks;
+    for (std::size_t at = own * count / ranks; at < end; at += kPiece) {
       const std::size_t piece = std::min(kPiece, end - at);
-      std::copy_n(numbers_ + at, piece, sum_.begin());
-      for (std::size_t rank = 1; rank < ranks_; ++rank) {
-        const float* const from = numbers_ + rank * count_ + at;
+      std::copy_n(of_ranks_.front().data() + at, piece, sum_.begin());
+      for (std::size_t rank = 1; rank < ranks; ++rank) {
+        const float* const from = of_ranks_[rank].data() + at;
         for (std::size_t i = 0; i < piece; ++i) sum_[i] += from[i];
       }
-      for (std::size_t i = 0; i < piece; ++i) sum_[i] /= static_cast<float>(ranks_);
-      for (std::size_t rank = 0; rank < ranks_; ++rank) {
-        std::copy_n(sum_.begin(), piece, numbers_ + rank * count_ + at);
-      }
+      for (std::size_t i = 0; i < piece; ++i) sum_[i] /= static_cast<float>(ranks);
+      for (const std::span<float> to : of_ranks_) std::copy_n(sum_.begin(), piece, &to[at]);
     }
     communicator_.barrier().wait();
   }
   // The value of this rank's numbers if all of them are equal; otherwise NaN.
   float number() const {
-    const std::span<const float> own(numbers_ + rank_ * count_, count_);
-    const auto [least, most] = std::ranges::minmax(own);
+    const auto [least, most] = std::ranges::minmax(numbers_.span());
     return least == most ? most : std::nanf("");
   }
 
  private:
   static constexpr std::size_t kPiece = 4096;  // Stays in the nearest cache.
 
-  // Maps a file that has no name any more once all ranks have opened it.
-  static float* map(Communicator& communicator, std::size_t bytes) {
-    std::vector<std::int32_t> maker = {::getpid()};
-    communicator.broadcast(maker).wait();
-    const std::string name = "/stretto_bench_ddp_" + std::to_string(maker.front());
-    const bool makes = communicator.rank() == Rank(0);
-    int file = makes ? ::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL, 0600) : -1;
-    const bool made = !makes || (file >= 0 && ::ftruncate(file, static_cast<off_t>(bytes)) == 0);
-    communicator.barrier().wait();
-    if (!makes) file = ::shm_open(name.c_str(), O_RDWR, 0600);
-    communicator.barrier().wait();
-    if (makes) ::shm_unlink(name.c_str());
-    void* const mapped = made && file >= 0 ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                                                    MAP_SHARED | MAP_POPULATE, file, 0)
-                                           : MAP_FAILED;
-    if (file >= 0) ::close(file);
-    if (mapped == MAP_FAILED) throw std::runtime_error("no shared memory for the floor");
-    return static_cast<float*>(mapped);
-  }
-
   Communicator& communicator_;
-  const std::size_t ranks_, rank_, count_;
-  float* const numbers_;
+  SymmetricBuffer<float> numbers_;
+  std::vector<std::span<float>> of_ranks_;
   std::array<float, kPiece> sum_{};
 };
 
