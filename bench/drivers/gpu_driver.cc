@@ -65,15 +65,6 @@ struct Communicators {
   std::vector<std::pair<std::string, std::string>> left_out;  // Names, and why.
 };
 
-// `stretto run` gives the ranks of a host consecutive numbers.
-RankVector<int> hosts_of(Communicator& ranks) {
-  RankVector<int> hosts =
-      communicator::all_gather_value(ranks, number_in("STRETTO_LOCAL_RANK", 0), std::nullopt);
-  int host = -1;
-  for (int& each : hosts) each = each == 0 ? ++host : host;
-  return hosts;
-}
-
 bool share_a_gpu(Communicator& ranks) {
   const std::string file = process_environment().get("STRETTO_CUDA_DRIVER").value_or("");
   const int gpus = cuda::Driver::count(file).or_throw();
@@ -87,7 +78,7 @@ bool share_a_gpu(Communicator& ranks) {
 Communicators make_communicators() {
   Communicators made;
   made.control = join({.backend = "stretto"});
-  made.hosts = hosts_of(*made.control);
+  made.hosts = made.control->hosts();
   const auto store = store_of_job(*made.control);
   const auto make = [&](const std::string& backend) -> std::unique_ptr<Communicator> {
     try {
