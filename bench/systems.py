@@ -177,6 +177,9 @@ class Copies(System):
     def __init__(self):
         super().__init__("copy", "p copies at once")
 
+    def driver(self, place):
+        return place.build / "bin" / "bare_driver"
+
     def variants(self, operation, size, wanted):
         if operation not in COPIED_OPERATIONS or size < SMALLEST_COPY_BYTES:
             return []

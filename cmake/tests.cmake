@@ -447,11 +447,11 @@ endfunction()
 function(stretto_add_bench_drivers)
   add_library(stretto_bench_driver STATIC bench/drivers/driver.cc tools/bench/pattern.cc)
   target_link_libraries(stretto_bench_driver PRIVATE stretto_build)
-  foreach(name IN ITEMS stretto copy bare)
+  foreach(name IN ITEMS stretto bare)
     stretto_add_program(${name}_driver OFF
       SOURCES bench/drivers/${name}_driver.cc LIBRARIES stretto_bench_driver stretto)
   endforeach()
-  target_sources(copy_driver PRIVATE tools/bench/copy_bound.cc)
+  target_sources(bare_driver PRIVATE tools/bench/copy_bound.cc)
   # For ./dev bench hosts --training.
   stretto_add_program(wire_driver OFF SOURCES bench/drivers/wire_driver.cc LIBRARIES stretto)
   stretto_add_program(join_driver OFF SOURCES bench/drivers/join_driver.cc LIBRARIES stretto)

@@ -179,7 +179,7 @@ names_build() { [[ " $* " == *' --build'[\ =]* ]]; }
 bench_peers() {
   ensure_packages build
   ensure_torch
-  names_build "$@" || build_in build/release release -- stretto_driver copy_driver bare_driver
+  names_build "$@" || build_in build/release release -- stretto_driver bare_driver
   ensure_peers
   exec python3 bench/peers.py "$@"
 }

@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -21,11 +22,16 @@
 #include "bench/drivers/driver.h"
 #include "stretto/kernel/wide_loop.h"
 #include "tools/bench/board.h"
+#include "tools/bench/copy_bound.h"
 
 // No library, but plain loops that do what ranks of one host have to do, without checks, names or
 // failures: a guide to which ratios are possible. Command line, besides that of every driver:
 // --rank R --ranks N.
 //
+//   copy                 the bound for all libraries: each rank copies its input to its output, all
+//                        at the same time, which moves as many bytes as every rank gets, and as
+//                        much memory as an all_reduce must; by memcpy or, with the algorithm
+//                        "past_cache", by non-temporal stores
 //   barrier              each rank writes its own line and waits for the lines of all ranks
 //   all_reduce
 //     on its own memory  all ranks have mapped it: each rank sums its share of all buffers and
@@ -109,6 +115,7 @@ class Bare final : public Library {
 
   std::function<void()> make_call(const Job& job) override {
     if (job.operation == "barrier") return [this] { meet(); };
+    if (job.operation == "copy") return own_copy(job);
     if (job.operation == "broadcast" && job.count * sizeof(float) <= kFewBytes) {
       return [this, job] { broadcast_few(job); };
     }
@@ -130,6 +137,19 @@ class Bare final : public Library {
   }
 
  private:
+  static std::function<void()> own_copy(const Job& job) {
+    auto* const to = reinterpret_cast<std::byte*>(job.output);
+    const auto* const from = reinterpret_cast<const std::byte*>(job.input);
+    const std::size_t bytes = job.count * sizeof(float);
+    if (job.algorithm == "past_cache") return [=] { copy_past_cache(to, from, bytes); };
+    return [=] {
+      std::memcpy(to, from, bytes);
+      // Nobody reads the copy between two calls of a batch: without this the compiler could drop
+      // the copy.
+      asm volatile("" : : "r"(to) : "memory");
+    };
+  }
+
   // Rank 0 makes the memory and writes its path into `note`. No named file could stay behind.
   void share_memory(const std::string& note) {
     const std::size_t bytes =

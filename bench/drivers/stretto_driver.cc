@@ -30,15 +30,9 @@ class StrettoLibrary final : public Library {
     const std::span input(job.input, job.count);
     const std::span input_share(job.input, job.share);
     const std::span output_share(job.output, job.share);
-    const bool in_place = job.input == job.output;
     if (job.at_once > 1) {
       if (job.operation != "all_reduce") return {};
       return [&comm, input, whole, job] { start_and_wait(comm, input, whole, job); };
-    }
-    if (job.operation == "all_reduce" && in_place) {
-      return [&comm, whole, options = AllReduceOptions{.algorithm = job.algorithm}] {
-        comm.all_reduce(whole, options).wait();
-      };
     }
     if (job.operation == "all_reduce") {
       return [&comm, input, whole, options = AllReduceOptions{.algorithm = job.algorithm}] {
@@ -66,11 +60,8 @@ class StrettoLibrary final : public Library {
     std::vector<Work> works;
     const std::size_t part = job.count / job.at_once;
     for (std::size_t i = 0; i < job.at_once; ++i) {
-      const std::span<float> to = output.subspan(i * part, part);
-      works.push_back(job.input == job.output
-                          ? comm.all_reduce(to, {.algorithm = job.algorithm})
-                          : comm.all_reduce(std::span<const float>(input.subspan(i * part, part)),
-                                            to, {.algorithm = job.algorithm}));
+      works.push_back(comm.all_reduce(input.subspan(i * part, part), output.subspan(i * part, part),
+                                      {.algorithm = job.algorithm}));
     }
     for (Work& work : works) work.wait();
   }
