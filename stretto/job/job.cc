@@ -254,12 +254,12 @@ Status read_within(const Environment& environment, const std::string& variable,
     sources.by_default(what, value);
     return {};
   }
+  if (number->value < least || number->value > most) {
+    return status_of(StatusCode::invalid_argument, "{} says {}: want {} to {}", variable,
+                     number->value, least, most);
+  }
   value = number->value;
   sources.note(what, *number);
-  if (value < least || value > most) {
-    return status_of(StatusCode::invalid_argument, "{} says {}: want {} to {}", variable, value,
-                     least, most);
-  }
   return {};
 }
 
@@ -354,7 +354,7 @@ Result<Job> resolve_job(const JoinOptions& options, const Environment& environme
   if (job.size > 1) STRETTO_RETURN_IF_ERROR(refuse_restarted(environment));
   STRETTO_RETURN_IF_ERROR(resolve_rendezvous(options, environment, job));
   if (job.size > 1) STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
-  STRETTO_RETURN_IF_ERROR(resolve_connections(options, environment, job));
+  job.mistake = resolve_connections(options, environment, job);
   return job;
 }
 
@@ -377,7 +377,7 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
   job.store = std::move(store);
   job.sources.add(fmt::format("rank {}, size {} and the store from the program", job.rank, size));
   if (size > 1) STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
-  STRETTO_RETURN_IF_ERROR(resolve_connections(options, environment, job));
+  job.mistake = resolve_connections(options, environment, job);
   return job;
 }
 

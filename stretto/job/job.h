@@ -64,6 +64,9 @@ struct Job {
   // A variable that names the network for other libraries, as "NCCL_SOCKET_IFNAME=eth1", if
   // STRETTO_NETWORK is not set.
   std::string foreign_network = {};
+  // Why the ranks cannot be connected as the options or variables say, if they make no sense.
+  // join() fails with it once it has told the other ranks, which have to be found first.
+  Status mistake = {};
   Sources sources = {};
 };
 
@@ -82,7 +85,9 @@ struct Job {
 // Fails with invalid_argument, naming both sources, if an option and a variable, or two launchers'
 // variables, contradict each other; also if something is missing or makes no sense, or if `stretto
 // run --restarts` has started this process again (STRETTO_RESTART_COUNT): the other ranks of its
-// job do not join again. Reads only options and environment.
+// job do not join again. A mistake in how to connect (transport, backend, encryption, networks,
+// ports, sockets, silence of the network) is no failure, but in Job::mistake. Reads only options
+// and environment.
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment);
 
 // The same for a program that knows its rank and brings `store`: only the job key and how to

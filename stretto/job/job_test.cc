@@ -68,14 +68,16 @@ Variables without(Variables variables, const std::string& name) {
 }
 
 Job resolve(const JoinOptions& options, const Variables& variables) {
-  return resolve_job(options, FakeEnvironment(variables)).or_throw();
+  Job job = resolve_job(options, FakeEnvironment(variables)).or_throw();
+  job.mistake.or_throw();
+  return job;
 }
 
 void expect_invalid(const JoinOptions& options, const Variables& variables,
                     const std::string& sentence) {
   const auto job = resolve_job(options, FakeEnvironment(variables));
-  ASSERT_FALSE(job.ok()) << sentence;
-  expect_failure(job.status(), StatusCode::invalid_argument, sentence);
+  expect_failure(job.ok() ? job.value().mistake : job.status(), StatusCode::invalid_argument,
+                 sentence);
 }
 
 // Checks who started the job, where its ranks meet, and which rank this is: "1 of 2".

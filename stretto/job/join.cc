@@ -149,6 +149,7 @@ Result<MakeDataPlane> engine_of(const Job& job, bootstrap::JoinNotes& notes) {
 // Does all that can fail on this rank alone. The caller tells the other ranks of a failure.
 Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
                            const Result<Settings>& settings, const Environment& environment) {
+  STRETTO_RETURN_IF_ERROR(job.mistake);
   STRETTO_RETURN_IF_ERROR(settings.status());
   STRETTO_ASSIGN_OR_RETURN(MakeDataPlane engine, engine_of(job, rendezvous.notes()));
   STRETTO_ASSIGN_OR_RETURN(auto collectives, collectives_of(job, settings.value(), environment));
@@ -173,6 +174,7 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
 
 Result<Joined> join_alone(const Job& job, const Result<Settings>& settings,
                           const Environment& environment) {
+  STRETTO_RETURN_IF_ERROR(job.mistake);
   STRETTO_RETURN_IF_ERROR(settings.status());
   STRETTO_ASSIGN_OR_RETURN(auto collectives, collectives_of(job, settings.value(), environment));
   STRETTO_ASSIGN_OR_RETURN(auto world, transport::loopback::make_world({.ranks = 1}));

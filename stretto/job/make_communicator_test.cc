@@ -108,6 +108,22 @@ TEST(MakeCommunicator, WhoDoesNotHoldTheJobKeyIsRefused) {
   });
 }
 
+// The variables may differ from host to host.
+TEST(MakeCommunicator, AMistakeInTheVariablesOfARankEndsTheStartOfAll) {
+  for (const char* variable : {"STRETTO_TRANSPORT", "STRETTO_STREAMS", "STRETTO_WARN_AFTER"}) {
+    const auto store = std::make_shared<OwnStore>();
+    const FakeEnvironment wrong(Variables{{variable, "?"}});
+    on_threads(2, [&](int rank) {
+      const JoinOptions options{.join_timeout = std::chrono::seconds(20),
+                                .environment = rank == 1 ? &wrong : &kNoVariables};
+      const auto join = [&] { (void)make_communicator(store, rank, 2, options); };
+      expect_contains(
+          rank == 1 ? testing::error_of<InvalidArgument>(join) : testing::error_of<Aborted>(join),
+          std::string("rank 1 ") + (rank == 1 ? "of 2 could not join: " : "("));
+    });
+  }
+}
+
 // The connected rank reads the variable of the link cache a second time. If it `is_late`, this
 // takes a second, and the rank comes late to what all ranks do together then.
 class LateEnvironment final : public Environment {

@@ -136,7 +136,9 @@ Result<job::Job> job_of(const Environment& environment) {
   STRETTO_ASSIGN_OR_RETURN(const auto own, job::resolve_rank_and_size({}, environment));
   JoinOptions options;
   if (own.empty() && environment.get("STRETTO_RENDEZVOUS")) options = {.rank = 0, .size = 2};
-  return job::resolve_job(options, environment);
+  STRETTO_ASSIGN_OR_RETURN(job::Job job, job::resolve_job(options, environment));
+  STRETTO_RETURN_IF_ERROR(job.mistake);
+  return job;
 }
 
 Checks check_variables(const Environment& environment, const std::vector<std::string>& set) {
