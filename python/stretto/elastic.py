@@ -61,10 +61,11 @@ class ElasticJob:
         from stretto import _module
 
         module = _module()
+        if timeout is not None:  # 30 years at most: PyTorch cannot count datetime.timedelta.max.
+            timeout = min(timeout, datetime.timedelta(seconds=1e9))
         self._timeout = timeout
         self._options = pg_options or module.Options()
-        # 1e9 s are 30 years: init_process_group() takes any timedelta, but our clock does not.
-        seconds = None if timeout is None else min(timeout.total_seconds(), 1e9)
+        seconds = None if timeout is None else timeout.total_seconds()
         self._job: Any = module.ElasticJob(min_size, join_timeout, seconds, self._options)
 
     def join(self) -> bool:

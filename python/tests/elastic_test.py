@@ -426,7 +426,7 @@ class WithoutLauncherTest(unittest.TestCase):
             import stretto
 
             options = stretto.Options(warn_after=5)
-            with stretto.ElasticJob(pg_options=options) as job:
+            with stretto.ElasticJob(timeout=datetime.timedelta.max, pg_options=options) as job:
                 for generation in (1, 2):
                     job.join()
                     assert job.generation == generation and dist.get_world_size() == 1
