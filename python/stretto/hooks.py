@@ -81,9 +81,15 @@ class Hook:
         ranks call it, before the first backward. Returns the hook. Raises ValueError if the model
         leaves out buckets or has none, or does not reduce exactly the parameters that require a
         gradient now."""
+        import torch
         import torch.distributed as dist
         from stretto import _backend
 
+        if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+            raise TypeError(
+                f"register() takes a DistributedDataParallel, not a {type(model).__name__}: wrap "
+                "the model before"
+            )
         if getattr(model, "skip_all_reduce_unused_params", False):
             raise ValueError(
                 "this DistributedDataParallel leaves out buckets that nobody has used, which "

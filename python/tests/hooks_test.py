@@ -296,6 +296,8 @@ class HooksTest(unittest.TestCase):
             assert "densty" in refusal(lambda: hooks.top_k(densty=0.1))
             assert "density" in refusal(lambda: hooks.int8(density=0.1))
             assert "density" in refusal(lambda: hooks.top_k(2.0))
+            layer = torch.nn.Linear(2, 2)
+            assert "not a Linear: wrap" in refusal(lambda: hooks.f16().register(layer))
             assert "density='few'" in refusal(lambda: hooks.top_k("few"))  # type: ignore[arg-type]
             assert "rank=-1" in refusal(lambda: hooks.power_sgd(-1))
             inner = hooks.int8(momentum=0.9)
