@@ -223,7 +223,7 @@ def _backend(group: dist.ProcessGroup | None) -> Any:
         raise ValueError("this rank is not a member of that process group")
     backend = _find_backend(group)
     if backend is None:
-        names = ", ".join(group._get_backend(device).name() for device in group._device_types)
+        names = ", ".join({group._get_backend(each).name(): 0 for each in group._device_types})
         raise ValueError(f"this process group's backend is {names}, not stretto")
     return backend
 
@@ -295,10 +295,12 @@ def empty(
     outlive the group. `device`: the CPU, or the device of this rank's group (docs/gpu.md)."""
     import torch
 
-    shape = torch.empty(*size or ((),), device="meta").shape
-    dtype = dtype or torch.get_default_dtype()
-    flat = _backend(group).allocate_tensor(shape.numel(), dtype=dtype, device=torch.device(device))
-    return flat.view(shape)
+    like = torch.empty(*size or ((),), dtype=dtype, device="meta")
+    if like.is_quantized:  # It would lack the scale, and crash when it is printed.
+        raise ValueError(f"stretto.empty makes no quantized tensors, of {dtype}")
+    device = torch.device(device)
+    flat = _backend(group).allocate_tensor(like.numel(), dtype=like.dtype, device=device)
+    return flat.view(like.shape)
 
 
 def memory(group: dist.ProcessGroup | None = None) -> TorchFunctionMode:

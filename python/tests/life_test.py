@@ -284,7 +284,7 @@ meet()
             stretto.note("looking")
             assert f"to rank {1 - rank}" in stretto.describe_links()
             theirs = dist.new_group(backend="gloo")
-            assert "gloo, not stretto" in refusal(lambda: stretto.note("", theirs))
+            assert "is gloo, not stretto" in refusal(lambda: stretto.note("", theirs))
             dist.destroy_process_group()
 
         ranks.run(body)

@@ -13,6 +13,7 @@ import unittest
 import ranks
 import torch
 import torch.distributed as dist
+from ranks import refusal
 
 CPU = torch.device("cpu")
 
@@ -81,6 +82,7 @@ class MemoryTest(unittest.TestCase):
             assert made.dtype == torch.complex64 and made.shape == (4,), made
             made = stretto.empty(2, 3, dtype=torch.complex64)
             assert made.dtype == torch.complex64 and made.shape == (2, 3), made
+            assert "no quantized" in refusal(lambda: stretto.empty(3, dtype=torch.qint8))
             values = torch.ones(2, 4, dtype=torch.complex64)
             alone, model = Wave(), fully_shard(Wave(), mesh=init_device_mesh("cpu", (size,)))
             model.set_allocate_memory_from_process_group_for_comm(True)
