@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <regex>
 
 #include <fmt/format.h>
@@ -132,18 +133,30 @@ TEST(Elastic, TheStoreOutlivesTheRanksOfItsLauncher) {
   EXPECT_EQ(job.status(), 128 + SIGKILL);
 }
 
-TEST(Elastic, TheTimeLimitEndsTheStoreOfProcessesThatGoOn) {
+// Ends a job whose launcher has lost its own rank, while a process that it has not started goes on.
+Ended end_of_store(const Arguments& options, int signal) {
   Tool job(shell(1, "echo place $STRETTO_RENDEZVOUS $STRETTO_JOB_KEY; exec " + kExample + " 3000",
-                 {"--settle", "0", "--timeout", "10", "--json"}));
+                 Arguments{"--settle", "0", "--json"} + options));
   const Start first = start_of(job, 0, 1);
-  ASSERT_GT(first.pid, 0);
   const Process newcomer({kExample, "1000000"}, place_in(job.output().so_far()));
-  ASSERT_GT(start_of(job, 0, 2).pid, 0);
-  ::kill(first.pid, SIGKILL);
-  const Ended ended = end_of(job);
+  if (std::min(first.pid, start_of(job, 0, 2).pid) > 0) ::kill(first.pid, SIGKILL);
+  EXPECT_TRUE(job.errors().wait_for("rank 0 failed first"));
+  if (signal != 0) ::kill(job.pid(), signal);
+  return end_of(job);
+}
+
+TEST(Elastic, TheTimeLimitEndsTheStoreOfProcessesThatGoOn) {
+  const Ended ended = end_of_store({"--timeout", "10"}, 0);
   EXPECT_EQ(ended.status, 124);
   expect_contains(ended.errors, "the time limit ends the wait for the other processes");
   expect_contains(ended.output, "\"time_limit_reached\":true");
+}
+
+TEST(Elastic, ASignalEndsTheStoreOfProcessesThatGoOn) {
+  const Ended ended = end_of_store({}, SIGTERM);
+  EXPECT_EQ(ended.status, 128 + SIGKILL);
+  expect_contains(ended.errors, "SIGTERM ends the wait for the other processes");
+  expect_contains(ended.output, "\"ended_by\":\"SIGTERM\"");
 }
 
 }  // namespace

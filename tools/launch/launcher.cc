@@ -486,12 +486,8 @@ int launch(const LaunchOptions& options) {
   notices.finish();
   JobOutcome outcome = job.outcome(status);
   if (status == 0) write_own_lines(STDERR_FILENO, report(outcome));
-  if (status == 0 && local != nullptr &&
-      local->linger(signals.value(), outcome, job.time_limit())) {
-    outcome.time_limit_reached = true;
-    write_own_lines(STDERR_FILENO,
-                    "stretto run: the time limit ends the wait for the other processes of this "
-                    "elastic job, and with it the store in which they meet\n");
+  if (status == 0 && local != nullptr) {
+    write_own_lines(STDERR_FILENO, local->linger(signals.value(), outcome, job.time_limit()));
   }
   if (options.json) write_own_lines(STDOUT_FILENO, report_json(outcome));
   return outcome.exit_status();

@@ -10,6 +10,8 @@
 
 #include <array>
 
+#include <fmt/format.h>
+
 #include "stretto/base/descriptor_limit.h"
 #include "stretto/bootstrap/join_notes.h"
 #include "stretto/bootstrap/own_address.h"
@@ -211,24 +213,32 @@ bool LocalHost::serves_elastic_job() const {
   return entered.ok() && entered.value();
 }
 
-bool LocalHost::linger(const Signals& signals, const JobOutcome& outcome, Deadline time_limit) {
-  if (server_ == nullptr) return false;
+std::string LocalHost::linger(const Signals& signals, JobOutcome& outcome, Deadline time_limit) {
+  if (server_ == nullptr) return {};
   constexpr Duration kLookAgain = std::chrono::milliseconds(20);
   constexpr Duration kLatecomersTime = std::chrono::seconds(3);
   // For ranks of other hosts that still read where their peers are, after a success.
   constexpr Duration kReadersTime = std::chrono::seconds(30);
   constexpr Duration kSilence = std::chrono::seconds(5);
-  const auto is_told_to_end = [&] {
+  const auto signal_to_end = [&] {  // 0: none has come.
     const std::optional<int> signal = signals.wait(Deadline::after(kLookAgain), {});
-    return signal && !is_for_programs(*signal);
+    return signal && !is_for_programs(*signal) ? *signal : 0;
+  };
+  const auto end_of_wait = [](std::string_view cause) {
+    return fmt::format(
+        "stretto run: {} ends the wait for the other processes of this elastic job, and with it "
+        "the store in which they meet\n",
+        cause);
   };
   const bool was_ended = outcome.ended_by != 0 || outcome.time_limit_reached;
   if (!was_ended && serves_elastic_job()) {
     const Deadline notice = Deadline::after(kSilence);
     bool is_noticed = false;
     while (server_->will_count() > 0) {
-      if (time_limit.passed()) return true;
-      if (is_told_to_end()) return false;
+      outcome.time_limit_reached = time_limit.passed();
+      if (outcome.time_limit_reached) return end_of_wait("the time limit");
+      outcome.ended_by = signal_to_end();
+      if (outcome.ended_by != 0) return end_of_wait(signal_name(outcome.ended_by));
       if (is_noticed || !notice.passed()) continue;
       is_noticed = true;
       write_fully(
@@ -236,22 +246,22 @@ bool LocalHost::linger(const Signals& signals, const JobOutcome& outcome, Deadli
           "stretto run: waiting for the processes of this elastic job on other hosts, "
           "which meet in the store of this launcher; a signal ends the wait, and the job\n");
     }
-    return false;
+    return {};
   }
   const bool failed = outcome.exit_status() != 0;
-  if (failed && options_.hosts.size() == 1) return false;
+  if (failed && options_.hosts.size() == 1) return {};
   if (failed) {
     const auto store = connect_to_store();
-    if (store == nullptr) return false;
+    if (store == nullptr) return {};
     const Result<bool> joined = bootstrap::have_all_joined(*store, options_.size());
-    if (!joined.ok() || joined.value()) return false;
+    if (!joined.ok() || joined.value()) return {};
   }
   const Deadline deadline = Deadline::after(failed ? kLatecomersTime : kReadersTime);
   while ((failed || server_->client_count() > 0) && !deadline.passed()) {
     // A request to end the launcher must not wait for other hosts.
-    if (is_told_to_end()) return false;
+    if (signal_to_end() != 0) return {};
   }
-  return false;
+  return {};
 }
 
 }  // namespace stretto::launch

@@ -46,10 +46,10 @@ class LocalHost final : public Host {
   Status end() override { return guardian_.end(); }
   // Keeps the store while ranks of other hosts may still be reading it, for at most 30 s; or, if
   // the job failed while it was starting, for 3 s, so that late ranks find the reason there. For an
-  // elastic job, keeps it until all of its processes, wherever they were started, have left;
-  // returns true if the time limit ended this wait. A signal that asks this process to end ends
-  // every wait.
-  bool linger(const Signals& signals, const JobOutcome& outcome, Deadline time_limit);
+  // elastic job, keeps it until all of its processes, wherever they were started, have left; if the
+  // time limit or a signal ends this wait, that goes into `outcome`, and a sentence is returned. A
+  // signal that asks this process to end ends every wait.
+  std::string linger(const Signals& signals, JobOutcome& outcome, Deadline time_limit);
 
  private:
   LocalHost(const LaunchOptions& options, OutputRelay& relay, WaitLimit::Interruption told_to_end,

@@ -20,11 +20,6 @@ namespace {
 
 constexpr Duration kNoticeDelay = std::chrono::milliseconds(100);
 
-std::string signal_name(int number) {
-  const char* name = ::sigabbrev_np(number);
-  return name == nullptr ? fmt::format("signal {}", number) : fmt::format("SIG{}", name);
-}
-
 std::string_view meaning(int signal) {
   switch (signal) {
     case SIGKILL:
@@ -121,6 +116,11 @@ std::optional<long> read_counter(const std::string& path) {
 }
 
 }  // namespace
+
+std::string signal_name(int number) {
+  const char* name = ::sigabbrev_np(number);
+  return name == nullptr ? fmt::format("signal {}", number) : fmt::format("SIG{}", name);
+}
 
 const RankOutcome* JobOutcome::first_failure() const {
   const RankOutcome* first = nullptr;

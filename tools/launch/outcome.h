@@ -71,6 +71,8 @@ struct JobOutcome {
   int exit_status() const;
 };
 
+// "SIGKILL" for 9.
+std::string signal_name(int number);
 // Returns text such as "SIGKILL (killed from outside, possibly by the out-of-memory killer)",
 // "SIGTERM (sent by this launcher)" or "exit code 3".
 std::string describe_end(const RankOutcome& outcome);
