@@ -21,20 +21,22 @@ string(JOIN ":" STRETTO_SLOW_TESTS
   *DisagreementMatrix* Network.* ManyRanks.*)
 
 # Tests that run alone, of the programs that start whole jobs: they check how soon something
-# happens, or count what resources the machine has left.
+# happens, or need a core for each rank.
 string(JOIN ":" STRETTO_SERIAL_TESTS
-  Faults* Backward.* StoppedInBackward.* *Pause.* *Interrupted.* SystemCall.* Fork.* Run* Ssh.*
-  ShrinkProcesses.* ManyRanks.* Bench.* CompressionBench.*)
+  Faults.* Backward.* *Interrupted.* SystemCall.* Fork.* RunRestart.* ManyRanks.* Bench.*
+  CompressionBench.*)
 
 # Tests that mostly wait, and leave their core to others. They count as one processor and all other
 # tests as two; `./dev` lets ctest run two processors' worth of tests per core.
 string(JOIN ":" STRETTO_WAITING_TESTS
   Worlds/* *StoreContract* SharedPool.* *SaysRank* Waiting.* WhoIsLate* Lateness* Shrunk*
   RendezvousTest.* StripedLink* TcpLink* Socket.* Network.* Shortage* Elastic.* NamedGroups.*
-  Unkillable.*)
+  Unkillable.* RunEnd* RunLimits.* StoppedInBackward.* FaultsStop.* RemoteShell.*
+  RoundsTest.* MembershipTest.* ElasticJobTest.*)
 # The same for tests that run as whole suites; doubles of devices are slow on purpose.
 set(STRETTO_WAITING_SUITES "^(Transport|SharedPool|Waiting|WhoIsLate|Lateness|NamedGroups|Shrunk|\
-StripedLink|TcpLink|Device)|StoreContract|SaysRank|^(RendezvousTest|Socket|Shortage)$")
+StripedLink|TcpLink|Device)|StoreContract|SaysRank|\
+^((Rendezvous|Rounds|Membership|ElasticJob)Test|Socket|Shortage)$")
 
 # Tests from which a sanitizer would learn nothing, and that take ten times as long with it: they
 # count bytes or allocations, compare two ways to compute a price, measure how soon a call returns
@@ -475,8 +477,13 @@ function(stretto_add_script_tests)
       get_filename_component(name ${script} NAME_WE)
       add_test(NAME ${folder}.${name} COMMAND ${Python3_EXECUTABLE} -m unittest --verbose ${name}
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}/${folder})
+      set(processors 2)
+      if(name MATCHES "^hosts_")  # These wait for slow networks.
+        set(processors 1)
+      endif()
       # One of these tests compiles a program that includes libtorch.
-      set_tests_properties(${folder}.${name} PROPERTIES TIMEOUT 300 PROCESSORS 2 COST 50)
+      set_tests_properties(${folder}.${name} PROPERTIES
+        TIMEOUT 300 PROCESSORS ${processors} COST 50)
       set_property(TEST ${folder}.${name} PROPERTY ENVIRONMENT
         STRETTO_BUILD_DIR=${PROJECT_BINARY_DIR} STRETTO_HAVE_TORCH=${STRETTO_HAVE_TORCH})
     endforeach()
