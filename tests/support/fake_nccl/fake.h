@@ -19,8 +19,8 @@
 // A double of NCCL, of a device's driver and of stretto's kernels, in host memory: it has their C
 // interface, and none of their code. Tests with it show how stretto uses them, not what they do.
 // The double is strict where a device would fail only sometimes: the host cannot touch "device"
-// memory, streams run late, launches without blocking reach the stream after they have returned,
-// and calls that NCCL forbids are recorded as misuse.
+// memory, streams run late now and then, launches without blocking reach the stream after they have
+// returned, and calls that NCCL forbids are recorded as misuse.
 //
 // The ranks are threads of one process. Only exported memory and stretto's kernels also work
 // between processes.
