@@ -106,18 +106,6 @@ TEST(Elastic, WhoIsStartedAgainAfterTheEndDoesNothing) {
   EXPECT_EQ(occurrences(ended.output, "after 0 steps"), 1U) << ended.output;
 }
 
-TEST(Elastic, AProcessThatNoLauncherHasStartedGetsIn) {
-  Tool job(shell(2, "echo place $STRETTO_RENDEZVOUS $STRETTO_JOB_KEY; exec " + kExample + " 3000"));
-  (void)start_of(job, 1, 2);
-  Process newcomer({kExample, "3000"}, place_in(job.output().so_far()));
-  const Ended entered = end_of(newcomer);
-  expect_contains(entered.output, "rank 2 of 3 goes on at step");
-  const Ended ended = end_of(job);
-  EXPECT_EQ(ended.status, 0) << ended.errors;
-  EXPECT_EQ(entered.status, 0) << entered.errors;
-  EXPECT_EQ(result_of(entered.output), result_of(ended.output));
-}
-
 TEST(Elastic, TheStoreOutlivesTheRanksOfItsLauncher) {
   Tool job(shell(1, "echo place $STRETTO_RENDEZVOUS $STRETTO_JOB_KEY; exec " + kExample + " 3000",
                  {"--settle", "0"}));

@@ -159,25 +159,5 @@ TEST(FaultsLeaveNothing, NoSharedMemoryFileOutlivesAKilledJob) {
   for (int r = 0; r < 3; ++r) EXPECT_TRUE(testing::ends_soon(job.pid(r)));
 }
 
-TEST(FaultsJoin, AWrongJobKeyIsRefusedInASentenceAndTheJobIsUnharmed) {
-  // The stranger comes as a rank that is there already, to a job whose key it does not know.
-  const std::string script = fmt::format("echo at $STRETTO_RENDEZVOUS; exec {} barrier", kProgram);
-  Tool tool(Arguments{"run", "-n", "2", "--", "sh", "-c", script});
-  EXPECT_TRUE(tool.output().wait_for("[0] ready"));
-  EXPECT_TRUE(tool.output().wait_for("[1] ready"));
-  const std::string said = tool.output().so_far();
-  const std::size_t at = said.find("at ") + 3;
-  testing::Process stranger({kProgram, "barrier"},
-                            {{"STRETTO_RANK", "1"},
-                             {"STRETTO_SIZE", "2"},
-                             {"STRETTO_RENDEZVOUS", said.substr(at, said.find('\n', at) - at)},
-                             {"STRETTO_JOB_KEY", std::string(64, 'a')}});
-  const testing::Ended ended = testing::end_of(stranger);
-  EXPECT_EQ(ended.status, 3);
-  expect_contains(ended.output, "failed Refused");
-  expect_contains(ended.output, "job key");
-  EXPECT_TRUE(testing::runs(tool.pid()));
-}
-
 }  // namespace
 }  // namespace stretto
