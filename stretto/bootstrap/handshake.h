@@ -34,7 +34,7 @@ class JobKey {
 };
 
 // Version of everything that travels between ranks. Ranks of different versions refuse each other.
-inline constexpr std::uint32_t kProtocolVersion = 8;
+inline constexpr std::uint32_t kProtocolVersion = 9;
 
 // The release, for error messages.
 inline constexpr std::string_view kBuild = "0.1.0";

@@ -19,9 +19,9 @@ struct CachedLink {
   schedule::LinkCost cost = {};
   group::MemoryModel memory = {};
   bool is_confirmed = false;     // For mapped memory: the measurement before was similar.
-  std::int64_t age_seconds = 0;  // At least 1 if load_link() returned it, or kNotMeasured.
+  std::int64_t age_seconds = 0;  // 0: just now. load_link() returns at least 1.
 };
-inline constexpr std::int64_t kNotMeasured = -1;
+inline constexpr std::int64_t kNotMeasured = -1;  // An age: there is no measurement.
 
 // "measured 3 min ago"; for an age of 0 seconds "measured just now".
 std::string describe_age(std::int64_t age_seconds);
@@ -35,9 +35,9 @@ std::optional<CachedLink> load_link(const std::string& path);
 // Replaces the file as a whole. Does nothing if the cache cannot be written.
 void save_link(const std::string& path, std::string_view link, const CachedLink& measured);
 
-// Gives all ranks the `link` of `root`. Collective; blocks. Throws like a broadcast. Throws
-// ProtocolError on all ranks, "rank 3 tells `what` that cannot be", if load_link() would not accept
-// the values.
+// Gives all ranks the `link` of `root`, whose age may be kNotMeasured. Collective; blocks. Throws
+// like a broadcast. Throws ProtocolError on all ranks, "rank 3 tells `what` that cannot be", if
+// load_link() would not accept the values.
 void share_link(Communicator& world, Rank root, std::string_view what, CachedLink& link);
 
 }  // namespace stretto::communicator

@@ -14,7 +14,6 @@
 #include <fmt/format.h>
 
 #include "stretto/base/cores.h"
-#include "stretto/base/host_name.h"
 #include "stretto/base/log.h"
 #include "stretto/base/take_lines.h"
 #include "stretto/communicator/link_cache.h"
@@ -189,7 +188,7 @@ CachedLink agree(Communicator& world, const LinkCacheOptions& cache, const Choos
   CachedLink finding{.age_seconds = kNotMeasured};
   std::optional<CachedLink> known;
   const std::string text =
-      fmt::format("mapped memory of {}: {} ranks, {} usable cores{}", host_name(), world.size(),
+      fmt::format("mapped memory of {}: {} ranks, {} usable cores{}", cache.host, world.size(),
                   usable_cores(), writers_stay_owners() ? " that own what they write" : "");
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
   if (world.rank() == 0 && !path.empty() && !cache.refresh) {

@@ -103,7 +103,7 @@ class ToldOperation final : public group::Operation {
 }  // namespace
 
 Observation::Observation(ScheduledBackend& backend, std::shared_ptr<OperationObserver> observer,
-                         std::unique_ptr<Observation> earlier)
+                         std::unique_ptr<Observation>&& earlier)
     : backend_(backend),
       group_(group_of(backend)),
       observer_(std::move(observer)),

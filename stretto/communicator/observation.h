@@ -18,9 +18,10 @@ namespace stretto::communicator {
 // nobody observes has none, so it pays nothing for it.
 class Observation {
  public:
-  // `earlier`: the observation by an earlier observer, who is also told; or null.
+  // `earlier`: the observation by an earlier observer, who is also told; or null. If the
+  // constructor throws, it has not been moved from.
   Observation(ScheduledBackend& backend, std::shared_ptr<OperationObserver> observer,
-              std::unique_ptr<Observation> earlier);
+              std::unique_ptr<Observation>&& earlier);
 
   // Lets all observers observe a group that was made of this one, too.
   void extend_to(Communicator& group) const;

@@ -60,7 +60,7 @@ class Engine final : private transport::TransportListener {
     // empty.
     std::function<void(std::string_view)> report_activity = {};
     // Called with this rank's live state about once a heartbeat, and once in two heartbeats while
-    // every turn moves something. Must not block. May be empty.
+    // every turn of a thread that waits moves something. Must not block. May be empty.
     std::function<void(const LiveState&)> report_live_state = {};
     // Returns what the launcher has told about how the process of a rank of the job ended: see
     // TransportListener::find_obituary(). Must not block. May be empty: no launcher tells.

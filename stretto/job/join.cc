@@ -149,7 +149,6 @@ Result<MakeDataPlane> engine_of(const Job& job, bootstrap::JoinNotes& notes) {
 // Does all that can fail on this rank alone. The caller tells the other ranks of a failure.
 Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
                            const Result<Settings>& settings, const Environment& environment) {
-  STRETTO_RETURN_IF_ERROR(job.mistake);
   STRETTO_RETURN_IF_ERROR(settings.status());
   STRETTO_ASSIGN_OR_RETURN(MakeDataPlane engine, engine_of(job, rendezvous.notes()));
   STRETTO_ASSIGN_OR_RETURN(auto collectives, collectives_of(job, settings.value(), environment));
@@ -189,7 +188,12 @@ Result<Joined> connect(const Job& job, const Result<Settings>& settings, Deadlin
                        const Environment& environment) {
   if (job.size == 1) return join_alone(job, settings, environment);
   allow_descriptors(2 * job::descriptors_for(job));  // Leaves the program as many.
-  STRETTO_ASSIGN_OR_RETURN(auto rendezvous, job::Rendezvous::open(job, deadline));
+  auto opened = job::Rendezvous::open(job, deadline);
+  if (!job.mistake.ok()) {  // Perhaps of all ranks: each fails with its own.
+    if (opened.ok()) (void)opened.value()->notes().abandon(job.mistake);
+    return job.mistake;
+  }
+  STRETTO_ASSIGN_OR_RETURN(const auto rendezvous, std::move(opened));
   Result<Joined> joined = join_others(job, *rendezvous, settings, environment);
   if (joined.ok()) return joined;
   return rendezvous->notes().abandon(joined.status());

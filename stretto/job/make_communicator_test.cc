@@ -108,6 +108,17 @@ TEST(MakeCommunicator, WhoDoesNotHoldTheJobKeyIsRefused) {
   });
 }
 
+TEST(MakeCommunicator, AMistakeInTheVariablesOfAllIsTheirOwn) {
+  const auto store = std::make_shared<OwnStore>();
+  const FakeEnvironment wrong(Variables{{"STRETTO_TRANSPORT", "?"}});
+  on_threads(3, [&](int rank) {
+    const JoinOptions options{.environment = &wrong};
+    expect_contains(testing::error_of<InvalidArgument>(
+                        [&] { (void)make_communicator(store, rank, 3, options); }),
+                    "STRETTO_TRANSPORT");
+  });
+}
+
 // The variables may differ from host to host.
 TEST(MakeCommunicator, AMistakeInTheVariablesOfARankEndsTheStartOfAll) {
   for (const char* variable : {"STRETTO_TRANSPORT", "STRETTO_STREAMS", "STRETTO_WARN_AFTER"}) {
