@@ -21,6 +21,7 @@ inline torch::Tensor batch_of(int step, int rank, torch::Device device) {
 }
 
 // Trains the same model on a device and on the CPU, and compares their gradients after each step.
+// On the device each step is on a new stream, which waits for no other: stretto's own work has to.
 template <class Model>
 class Twins {
  public:
@@ -31,7 +32,9 @@ class Twins {
         here_(std::move(here)),
         there_(std::move(there)),
         on_host_(here_, communicator, options),
-        on_device_(there_, communicator, options) {}
+        on_device_(there_, communicator, options) {
+    synchronize(device_);
+  }
   virtual ~Twins() = default;
 
   void step(int number, bool both = true, float factor = 1, bool begins = true) {
@@ -39,6 +42,7 @@ class Twins {
     if (begins) on_host_.zero_grad();
     on_host_.forward(batch, both).backward();
     if (begins) on_device_.zero_grad();
+    use_new_stream(device_);
     on_device_.forward(batch.to(device_), both).backward();
     const auto here = here_->parameters(), there = there_->parameters();
     for (std::size_t i = 0; i < here.size(); ++i) {
