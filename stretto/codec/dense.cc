@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
-#include <ranges>
 
 #include "stretto/base/round_up.h"
 #include "stretto/codec/scratch.h"
@@ -64,11 +64,11 @@ class Nonzeros final : public SparseCodec {
     return payload_bytes(count, values) < dense_bytes(count);
   }
   std::optional<Extraction> extraction(std::size_t count, const Position&) const override {
-    const auto fewer = std::views::iota(std::size_t{0}, count);
-    const auto most = std::ranges::partition_point(
-        fewer, [&](std::size_t values) { return is_shorter(count, values + 1); });
-    return Extraction{.least = std::numeric_limits<float>::denorm_min(),
-                      .most = static_cast<std::size_t>(most - fewer.begin())};
+    std::size_t most = 0;  // More values make a longer message.
+    for (std::size_t step = std::bit_floor(count); step > 0; step /= 2) {
+      if (most + step < count && is_shorter(count, most + step)) most += step;
+    }
+    return Extraction{.least = std::numeric_limits<float>::denorm_min(), .most = most};
   }
   Search search(std::size_t count, const Position&, std::uint32_t) const override {
     constexpr std::uint32_t kLeastMagnitude = 1;
