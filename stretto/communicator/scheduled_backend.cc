@@ -25,7 +25,7 @@ struct WindowNotice {
   SingleCopy single_copy = SingleCopy::off;
   std::uint8_t lacks_cores = 0;   // Whether this host has fewer cores than ranks.
   std::uint64_t cache_bytes = 0;  // Of the last level, as far as it knows.
-  std::uint64_t remeasures = 0;   // Whether it is told to use no stored measurements of links.
+  std::uint64_t remeasures = 0;   // Whether this rank is to use no stored costs of links.
 };
 static_assert(sizeof(WindowNotice) == 32, "travels as it lies in memory");
 

@@ -21,7 +21,8 @@ inline torch::Tensor batch_of(int step, int rank, torch::Device device) {
 }
 
 // Trains the same model on a device and on the CPU, and compares their gradients after each step.
-// On the device each step is on a new stream, which waits for no other: stretto's own work has to.
+// On the device each step is on a new stream. That stream waits for no other one, so stretto has to
+// order what it keeps from step to step.
 template <class Model>
 class Twins {
  public:

@@ -25,8 +25,8 @@ namespace stretto {
 //   counts     The number of elements of each rank's share, if not all are equal; the same list on
 //              all ranks. Shares lie one behind the other, in rank order; they may be empty.
 //   algorithm  The name of an algorithm (docs/internals/algorithms.md) to use, instead of a choice
-//              by the library; the same on all ranks. Reductions by "ring", which have no
-//              canonical order, run only if it is named.
+//              by the library; the same on all ranks. Reductions by "ring" have no canonical order,
+//              so they run only if "ring" is named.
 //   timeout    The operation fails if it has not ended this long after its submission. Default:
 //              the communicator's.
 struct AllReduceOptions {
