@@ -33,8 +33,8 @@ void check(const Caller& caller, bool holds, std::string_view otherwise) {
   if (!holds) refuse(caller, otherwise);
 }
 
-void refuse_root(const Caller& caller, Rank root, int size) {
-  refuse(caller, fmt::format("root {} is not one of {} ranks", root.value(), size));
+void refuse_rank(const Caller& caller, std::string_view what, Rank rank, int size) {
+  refuse(caller, fmt::format("{} {} is not one of {} ranks", what, rank.value(), size));
 }
 
 void refuse_count(const Caller& caller, std::string_view buffer, std::size_t count,

@@ -28,7 +28,7 @@ struct Caller {
 };
 
 [[noreturn]] void refuse(const Caller& caller, std::string_view what);
-[[noreturn]] void refuse_root(const Caller& caller, Rank root, int size);
+[[noreturn]] void refuse_rank(const Caller& caller, std::string_view what, Rank rank, int size);
 [[noreturn]] void refuse_count(const Caller& caller, std::string_view buffer, std::size_t count,
                                std::size_t expected);
 [[noreturn]] void refuse_reduction(const Caller& caller, ReduceOp op, DType dtype);
@@ -44,8 +44,11 @@ inline void check_reduction(const Caller& caller, ReduceOp op, DType dtype, doub
   const bool fits = factor == 1 || is_floating_point(dtype);
   if (!fits || !supports(op, dtype)) refuse_reduction(caller, op, dtype);
 }
+inline void check_rank(const Caller& caller, Rank rank, int size, std::string_view what = "rank") {
+  if (rank < 0 || rank >= size) refuse_rank(caller, what, rank, size);
+}
 inline void check_root(const Caller& caller, Rank root, int size) {
-  if (root < 0 || root >= size) refuse_root(caller, root, size);
+  check_rank(caller, root, size, "root");
 }
 // Checks that a buffer has the expected number of elements.
 inline void check_count(const Caller& caller, std::string_view buffer, std::size_t count,

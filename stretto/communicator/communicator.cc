@@ -6,6 +6,8 @@
 
 #include "stretto/communicator/communicator.h"
 
+#include <limits>
+
 #include <fmt/format.h>
 
 #include "stretto/communicator/arguments.h"
@@ -297,6 +299,15 @@ Memory Communicator::allocate_bytes(std::size_t bytes, std::optional<int> device
   return backend_->allocate(bytes, device);
 }
 
+Memory Communicator::allocate_elements(std::size_t count, std::size_t element_bytes,
+                                       std::optional<int> device) {
+  if (count > std::numeric_limits<std::size_t>::max() / element_bytes) {
+    refuse({.rank = rank(), .operation = "allocate"},
+           fmt::format("too many elements: {} of {} bytes", count, element_bytes));
+  }
+  return allocate_bytes(count * element_bytes, device);
+}
+
 void Communicator::note(std::string_view activity) { backend_->note(activity); }
 
 void Communicator::poll() { backend_->poll(); }
@@ -306,6 +317,11 @@ bool Communicator::has_progress_thread() const { return backend_->has_progress_t
 std::optional<int> Communicator::device() const {
   const DeviceOperations* const devices = backend_->devices();
   return devices == nullptr ? std::nullopt : std::optional(devices->device());
+}
+
+Rank Communicator::job_rank(Rank rank) const {
+  check_rank({.rank = rank_, .operation = "job_rank"}, rank, size());
+  return backend_->job_rank(rank);
 }
 
 std::optional<int> Communicator::device_of(const void* data) const {
@@ -345,7 +361,7 @@ std::string Communicator::describe_links() const {
 }
 
 std::string Communicator::describe_link(Rank other) const {
-  check_root({.rank = rank(), .operation = "describe_link"}, other, size());
+  check_rank({.rank = rank(), .operation = "describe_link"}, other, size());
   return backend_->link_name(other);
 }
 

@@ -23,9 +23,7 @@ void check_list(const Caller& caller, const std::vector<Rank>& ranks, int size) 
   check(caller, !ranks.empty(), "the list of ranks is empty");
   RankVector<bool> listed(size);
   for (const Rank rank : ranks) {
-    if (rank < 0 || rank >= size) {
-      refuse(caller, fmt::format("rank {} is not one of {} ranks", rank.value(), size));
-    }
+    check_rank(caller, rank, size);
     if (listed[rank]) refuse(caller, fmt::format("rank {} is listed twice", rank.value()));
     listed[rank] = true;
   }

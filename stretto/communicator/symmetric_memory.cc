@@ -134,10 +134,7 @@ void SymmetricMemory::State::map_others(std::span<const Announcement> announceme
 ByteSpan SymmetricMemory::State::place(std::string_view operation, Rank rank,
                                        std::size_t offset_bytes, std::size_t bytes) const {
   const std::size_t whole = memory.bytes().size();
-  if (rank < 0 || rank >= comm->size()) {
-    refuse(caller(operation),
-           fmt::format("rank {} is not one of {} ranks", rank.value(), comm->size()));
-  }
+  check_rank(caller(operation), rank, comm->size());
   if (offset_bytes > whole || bytes > whole - offset_bytes) {
     refuse(caller(operation), fmt::format("{} bytes from byte {} on do not lie in the {} bytes of "
                                           "rank {}",

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -36,10 +37,13 @@ struct Said {
   };
   std::size_t rank = 1;
   while (rank + 1 < names.size() && text(rank) == text(0)) ++rank;
+  const auto named = [&](std::size_t of) {
+    return communicator.job_rank(static_cast<int>(of)).value();
+  };
   throw Mismatch(status_of(StatusCode::mismatch,
-                           "gradients are reduced by '{}' on rank 0 and by '{}' on rank {}; give "
+                           "gradients are reduced by '{}' on rank {} and by '{}' on rank {}; give "
                            "all ranks the same options",
-                           text(0), text(rank), rank));
+                           text(0), named(0), text(rank), named(rank)));
 }
 
 }  // namespace
@@ -58,23 +62,23 @@ ResumePoint take_over_together(Communicator& communicator, const std::string& na
     refusal = std::current_exception();
   }
   ResumePoint agreed;
-  int refuses = -1;
+  std::optional<Rank> refuses;
   const auto all = communicator::all_gather_value(communicator, own, timeout);
   const auto is_other = [&](const Said& said) { return said.hook != all.front().hook; };
   if (std::ranges::any_of(all, is_other)) refuse_other_hooks(communicator, name, timeout);
   for (std::size_t rank = all.size(); rank-- > 0;) {
     agreed.step = std::max(agreed.step, all[rank].step);
     agreed.announced_bytes = std::max(agreed.announced_bytes, all[rank].announced_bytes);
-    if (all[rank].refuses != 0) refuses = static_cast<int>(rank);
+    if (all[rank].refuses != 0) refuses = communicator.job_rank(static_cast<int>(rank));
   }
   if (refusal != nullptr) std::rethrow_exception(refusal);
-  if (refuses < 0) return agreed;
+  if (!refuses) return agreed;
   throw InvalidArgument(Status(
       StatusCode::invalid_argument,
       fmt::format(
           "rank {}: rank {} cannot use the hook, or the state that it has loaded, and says why",
-          communicator.rank().value(), refuses),
-      Rank(refuses)));
+          communicator.job_rank(communicator.rank()).value(), refuses->value()),
+      refuses));
 }
 
 void check_same_hook(Communicator& communicator, const std::string& name,

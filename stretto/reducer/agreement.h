@@ -40,12 +40,13 @@ void check_same_hook(Communicator& communicator, const std::string& name,
 // Throws InvalidArgument: another hook has converted gradients of the hook `name` to `dtype`.
 [[noreturn]] void refuse_converted(const std::string& name, DType dtype);
 
-// For a failure in what `rank` has sent, which perhaps only this rank has seen: aborts, since the
-// other ranks go on and must not wait for this one, and throws the exception for `code`.
+// For a failure in what a rank has sent, which perhaps only this rank has seen: aborts, since the
+// other ranks go on and must not wait for this one, and throws the exception for `code`. `rank` is
+// that rank's number in the job.
 template <class... Args>
-void abort_and_throw(Communicator& communicator, StatusCode code, std::size_t rank,
+void abort_and_throw(Communicator& communicator, StatusCode code, Rank rank,
                      fmt::format_string<Args...> text, Args&&... args) {
-  const Status status(code, fmt::format(text, std::forward<Args>(args)...), static_cast<int>(rank));
+  const Status status(code, fmt::format(text, std::forward<Args>(args)...), rank);
   communicator.abort(std::string(status.message()));
   status.or_throw();
 }

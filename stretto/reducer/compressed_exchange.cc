@@ -344,9 +344,10 @@ void CompressedReduction::submit_messages(Communicator& communicator, Exchange& 
 void check_announced(Communicator& communicator, std::size_t bytes, std::size_t longest,
                      std::size_t rank) {
   if (bytes <= longest) return;
-  reducer::abort_and_throw(communicator, StatusCode::protocol, rank,
+  const Rank named = communicator.job_rank(static_cast<int>(rank));
+  reducer::abort_and_throw(communicator, StatusCode::protocol, named,
                            "rank {} announces messages of {} bytes, where at most {} are possible",
-                           rank, bytes, longest);
+                           named.value(), bytes, longest);
 }
 
 // Infinity and NaN stay in the gradient, but are not kept in the momentum.

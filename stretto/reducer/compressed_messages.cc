@@ -173,7 +173,7 @@ void CompressedReduction::refuse_message(const Exchange& exchange, std::size_t i
   // For a sum: the rank that has stopped it. If none is named, the rank that added it up.
   const std::optional<Rank> named = why.rank();
   const bool is_named = is_of_sum && named && *named < Rank(ranks_);
-  const Rank whose = is_named ? *named : Rank(static_cast<std::int32_t>(from));
+  const Rank whose = communicator_->job_rank(is_named ? *named : static_cast<int>(from));
   const Status status(
       why.code(),
       fmt::format("{} {} rank {}, in step {}: {}", exchange.gradients[i]->described(),

@@ -155,15 +155,18 @@ void check_replicas_hash_alike(Communicator& communicator, const std::vector<std
   }
   std::vector<std::uint64_t> all(hashes.size() * static_cast<std::size_t>(communicator.size()));
   communicator.all_gather(hashes, all, {.timeout = timeout}).wait();
+  const auto job_rank = [&](std::size_t rank) {
+    return static_cast<std::size_t>(communicator.job_rank(static_cast<int>(rank)));
+  };
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     std::vector<std::size_t> different;
     for (std::size_t at = i; at < all.size(); at += hashes.size()) {
-      if (all[at] != all[i]) different.push_back(at / hashes.size());
+      if (all[at] != all[i]) different.push_back(job_rank(at / hashes.size()));
     }
     if (different.empty()) continue;
     throw Mismatch(Status(StatusCode::mismatch,
-                          fmt::format("replicas have diverged: {} on {} differs from rank 0",
-                                      names[i], rank_list(different)),
+                          fmt::format("replicas have diverged: {} on {} differs from rank {}",
+                                      names[i], rank_list(different), job_rank(0)),
                           Rank(static_cast<std::int32_t>(different.front()))));
   }
 }

@@ -79,15 +79,17 @@ TEST(ReplicaCheck, NamesCannotBreakTheFormat) {
 }
 
 TEST(ReplicaCheck, DivergedValuesNameTheFirstDifferenceAndItsRanks) {
-  run_ranks(4, [](Communicator& communicator, int rank) {
+  run_ranks(5, [](Communicator& job, int rank) {
+    const auto group = job.split({.color = rank == 0 ? std::nullopt : std::optional(0)});
+    if (group == nullptr) return;
     const std::vector<std::string> names = {"a", "b", "c"};
     std::vector<std::uint64_t> hashes = {1, 2, 3};
-    EXPECT_NO_THROW(check_replicas_hash_alike(communicator, names, hashes));
-    if (rank >= 2) hashes[1] = 7;
-    const Status mismatch = testing::failure_of<Mismatch>(
-        [&] { check_replicas_hash_alike(communicator, names, hashes); });
-    EXPECT_EQ(mismatch.message(), "replicas have diverged: b on ranks 2, 3 differs from rank 0");
-    EXPECT_EQ(mismatch.rank(), Rank(2));
+    EXPECT_NO_THROW(check_replicas_hash_alike(*group, names, hashes));
+    if (rank >= 3) hashes[1] = 7;
+    const Status mismatch =
+        testing::failure_of<Mismatch>([&] { check_replicas_hash_alike(*group, names, hashes); });
+    EXPECT_EQ(mismatch.message(), "replicas have diverged: b on ranks 3, 4 differs from rank 1");
+    EXPECT_EQ(mismatch.rank(), Rank(3));
   });
 }
 

@@ -56,20 +56,6 @@ GradientDescription part_described(const GradientDescription& gradient, std::siz
   return described;
 }
 
-// Errors that the other hook finds name ranks among those with the same part; the message says so.
-// Failures of communication name ranks of the job.
-template <class Body>
-void in_terms_of_hosts(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    const StatusCode code = error.status().code();
-    if (code != StatusCode::invalid_argument && code != StatusCode::protocol) throw;
-    Status(code, fmt::format("between hosts, counted as ranks: {}", error.status().message()))
-        .or_throw();
-  }
-}
-
 std::unique_ptr<Communicator> part_of_ranks(Communicator& communicator, std::optional<int> color,
                                             const char* name) {
   return communicator.split({.color = color, .name = name, .is_for_host_memory = true});
@@ -181,7 +167,7 @@ void TwoLevelReduction::attach_parts() {
   for (const GradientDescription& gradient : gradients_) {
     parts.push_back(part_described(gradient, place_.own, place_.parts));
   }
-  telling_others([&] { in_terms_of_hosts([&] { inner_->attach(*between_, parts); }); });
+  telling_others([&] { inner_->attach(*between_, parts); });
 }
 
 // If one rank fails, all do, and make new groups the next time. Each stage must have succeeded on
@@ -330,7 +316,7 @@ void TwoLevelReduction::reduce_between_hosts(bool is_last) {
   own.gradient_views = bucket.own_views;
   own.silent = bucket.silent;
   own.uncomputed = bucket.uncomputed;
-  in_terms_of_hosts([&] { bucket.between = inner_->start(*between_, own); });
+  bucket.between = inner_->start(*between_, own);
 }
 
 // For all buckets of the step, after the last one: earlier, the ranks of a host would have to know
@@ -341,9 +327,9 @@ void TwoLevelReduction::hand_out() {
     if (has_part()) {
       bucket->between.wait();
       try {
-        in_terms_of_hosts([&] { inner_->finish(bucket->own); });
+        inner_->finish(bucket->own);
       } catch (const InvalidArgument& refusal) {
-        bucket->refusal = refusal.status();
+        bucket->refusal = refusal.status().with_context("added up on each host");
       }
       const CompressionStatistics* const step = inner_->last_compression();
       const std::uint64_t outcome = !bucket->refusal.ok() ? kRefused
@@ -389,7 +375,7 @@ std::vector<std::byte> TwoLevelReduction::save() const {
 }
 
 void TwoLevelReduction::load(std::span<const std::byte> state) {
-  if (attached_to_ != 0) return in_terms_of_hosts([&] { take_over(state); });
+  if (attached_to_ != 0) return take_over(state);
   loaded_.emplace(state.begin(), state.end());
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -261,7 +262,7 @@ TEST(TwoLevelReduction, WhatStopsOneRankStopsAll) {
       reducer.finalize();
     });
     const char* const expected = rank % 2 == 1
-                                     ? "between hosts, counted as ranks: gradient w of rank 1"
+                                     ? "added up on each host: gradient w of rank 3"
                                      : "another rank of this host, which has part 2 of 2, says why";
     EXPECT_NE(text.find(expected), text.npos) << text;
     EXPECT_FALSE(communicator.has_failed()) << "as without hosts";

@@ -254,9 +254,10 @@ codec::Extract HostExchange::decode(const HostBucket& bucket, std::size_t extrac
   const std::size_t count = bucket.own.extracts[extract].count;
   const auto said = codec_->decode_extract(rest, bucket.position, scratch_, count);
   if (!said.ok()) {
-    reducer::abort_and_throw(*communicator_, said.status().code(), rank,
+    const Rank named = communicator_->job_rank(static_cast<int>(rank));
+    reducer::abort_and_throw(*communicator_, said.status().code(), named,
                              "gradient {} of rank {}, in step {}: {}", bucket.own.names[extract],
-                             rank, bucket.position.step + 1, said.status().message());
+                             named.value(), bucket.position.step + 1, said.status().message());
   }
   return said.value();
 }
@@ -281,9 +282,10 @@ std::vector<HostExchange::Said> HostExchange::read_messages(const HostBucket& bu
     rest = rest.subspan(message_bytes(said.placed));
   }
   if (!rest.empty()) {
-    reducer::abort_and_throw(*communicator_, StatusCode::protocol, rank,
+    const Rank named = communicator_->job_rank(static_cast<int>(rank));
+    reducer::abort_and_throw(*communicator_, StatusCode::protocol, named,
                              "behind the messages of rank {}, in step {}, there are {} bytes more",
-                             rank, bucket.position.step + 1, rest.size());
+                             named.value(), bucket.position.step + 1, rest.size());
   }
   return all;
 }

@@ -122,7 +122,7 @@ std::vector<Wrong> wrong_moves() {
       {[](auto& c, auto&) { (void)c.template allocate<double>(kHuge * 10); },
        "rank 1: allocate: too many elements: "},
       {[](auto& c, auto&) { (void)c.describe_link(5); },
-       "rank 1: describe_link: root 5 is not one of 2 ranks"},
+       "rank 1: describe_link: rank 5 is not one of 2 ranks"},
   };
 }
 

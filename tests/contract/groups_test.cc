@@ -106,6 +106,11 @@ TEST_P(Groups, OfGroupsOfGroups) {
     if (three == nullptr) return;
     auto two = three->new_group({1, 2});  // Ranks 4 and 3 of the job.
     expect_sums(*three, comm.rank(), 3 + 5 + 4);
+    EXPECT_EQ(three->job_rank(0), 2);
+    EXPECT_EQ(three->job_rank(1), 4);
+    EXPECT_EQ(three->job_rank(2), 3);
+    EXPECT_THROW((void)three->job_rank(3), InvalidArgument);
+    EXPECT_THROW((void)three->job_rank(kAnyRank), InvalidArgument);
     if (two == nullptr) return;
     EXPECT_EQ(two->rank().value(), comm.rank() == 4 ? 0 : 1);
     for (int i = 0; i < 5; ++i) expect_sums(*two, comm.rank(), 9);

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -78,6 +77,9 @@ class Communicator final {
 
   Rank rank() const { return rank_; }
   int size() const { return size_; }
+  // The number in the job of a rank of this communicator, by which errors name it. Throws
+  // InvalidArgument if there is no such rank. Any thread.
+  Rank job_rank(Rank rank) const;
   // Never 0; no other communicator that this process has ever made has the same.
   std::uint64_t serial() const { return serial_; }
 
@@ -218,12 +220,7 @@ class Communicator final {
   Memory allocate_bytes(std::size_t bytes, std::optional<int> device = std::nullopt);
   template <class T>
   Buffer<T> allocate(std::size_t count, std::optional<int> device = std::nullopt) {
-    if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
-      throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                      "rank {}: allocate: too many elements: {} of {} bytes",
-                                      rank().value(), count, sizeof(T)));
-    }
-    return Buffer<T>(allocate_bytes(count * sizeof(T), device), count);
+    return Buffer<T>(allocate_elements(count, sizeof(T), device), count);
   }
 
   // What this rank does between operations ("loading data"), for the messages of ranks that wait
@@ -279,6 +276,7 @@ class Communicator final {
   Work scatter_views(const ConstView& input, const View& output, const ScatterOptions& options);
   Work all_to_all_views(const ConstView& input, const View& output, const AllToAllOptions& options);
   Work broadcast_view(const View& data, const BroadcastOptions& options);
+  Memory allocate_elements(std::size_t count, std::size_t element_bytes, std::optional<int> device);
   Work exchange(const char* name, const Transfer& one, const std::optional<Duration>& timeout);
 
   Work submit(std::vector<communicator::CollectiveCall> calls, const std::string& algorithm,
