@@ -37,6 +37,10 @@ void refuse_rank(const Caller& caller, std::string_view what, Rank rank, int siz
   refuse(caller, fmt::format("{} {} is not one of {} ranks", what, rank.value(), size));
 }
 
+void refuse_null(const Caller& caller) {
+  refuse(caller, "a buffer has elements, but its address is null");
+}
+
 void refuse_count(const Caller& caller, std::string_view buffer, std::size_t count,
                   std::size_t expected) {
   refuse(caller, fmt::format("the {} has {} elements; it must have {}", buffer, count, expected));

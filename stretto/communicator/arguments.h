@@ -29,6 +29,7 @@ struct Caller {
 
 [[noreturn]] void refuse(const Caller& caller, std::string_view what);
 [[noreturn]] void refuse_rank(const Caller& caller, std::string_view what, Rank rank, int size);
+[[noreturn]] void refuse_null(const Caller& caller);
 [[noreturn]] void refuse_count(const Caller& caller, std::string_view buffer, std::size_t count,
                                std::size_t expected);
 [[noreturn]] void refuse_reduction(const Caller& caller, ReduceOp op, DType dtype);
@@ -43,6 +44,10 @@ void check(const Caller& caller, bool holds, std::string_view otherwise);
 inline void check_reduction(const Caller& caller, ReduceOp op, DType dtype, double factor) {
   const bool fits = factor == 1 || is_floating_point(dtype);
   if (!fits || !supports(op, dtype)) refuse_reduction(caller, op, dtype);
+}
+// Whether a buffer has elements but no memory; an operation on it would end the process.
+inline bool lacks_memory(ConstByteSpan buffer) {
+  return buffer.data() == nullptr && !buffer.empty();
 }
 inline void check_rank(const Caller& caller, Rank rank, int size, std::string_view what = "rank") {
   if (rank < 0 || rank >= size) refuse_rank(caller, what, rank, size);

@@ -6,6 +6,7 @@
 
 #include "stretto/communicator/communicator.h"
 
+#include <algorithm>
 #include <limits>
 
 #include <fmt/format.h>
@@ -102,6 +103,17 @@ std::vector<CollectiveCall> checked_pairs(Caller caller, int size,
   return calls;
 }
 
+void check_memory_of(Rank rank, const CollectiveCall& call) {
+  bool lacks = lacks_memory(call.input) || lacks_memory(call.output);
+  if (call.packing) {
+    const auto also = [](const auto& view) { return lacks_memory(view.span()); };
+    const BufferParts& parts = call.packing->parts;
+    lacks = lacks || also(parts.source) || std::ranges::any_of(parts.more, also) ||
+            std::ranges::any_of(parts.targets, also);
+  }
+  if (lacks) refuse_null({.rank = rank, .operation = name(call.operation.collective)});
+}
+
 }  // namespace
 
 Communicator::Communicator(std::unique_ptr<ScheduledBackend> backend)
@@ -123,6 +135,7 @@ Work Communicator::submit(std::vector<CollectiveCall> calls, const std::string& 
                           const std::optional<Duration>& timeout) {
   check_timeout(timeout);
   if (calls.empty()) return Work();
+  for (const CollectiveCall& call : calls) check_memory_of(rank(), call);
   return observation_ == nullptr ? backend_->submit(calls, algorithm, timeout)
                                  : observation_->submit(calls, algorithm, timeout);
 }
@@ -130,6 +143,7 @@ Work Communicator::submit(std::vector<CollectiveCall> calls, const std::string& 
 Work Communicator::submit(CollectiveCall&& call, const std::string& algorithm,
                           const std::optional<Duration>& timeout) {
   check_timeout(timeout);
+  check_memory_of(rank(), call);
   return observation_ == nullptr ? backend_->submit({&call, 1}, algorithm, timeout)
                                  : observation_->submit({&call, 1}, algorithm, timeout);
 }

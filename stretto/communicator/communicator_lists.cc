@@ -95,6 +95,9 @@ void check_message(const Caller& caller, const Transfer& transfer, int size) {
     refuse(caller, fmt::format("rank {} is not one of the other {} ranks", transfer.peer.value(),
                                size - 1));
   }
+  const bool is_null =
+      lacks_memory(transfer.outgoing.span()) || lacks_memory(transfer.incoming.span());
+  if (is_null) refuse_null(caller);
   if (transfer.tag < 0) refuse(caller, fmt::format("tag {} is negative", transfer.tag));
 }
 

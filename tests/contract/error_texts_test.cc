@@ -59,6 +59,13 @@ std::vector<Wrong> wrong_reductions() {
          c.all_reduce(std::span(b.f).first(5), std::span(b.f).subspan(2, 5)).wait();
        },
        "rank 1: all_reduce: input and output overlap without being in place"},
+      {[](auto& c, auto&) { c.all_reduce(View(nullptr, 3, DType::f32)).wait(); },
+       "rank 1: all_reduce: a buffer has elements, but its address is null"},
+      {[](auto& c, auto& b) {
+         const std::array list = {as_output(b.f), View(nullptr, 10, DType::f32)};
+         c.all_reduce_coalesced(list).wait();
+       },
+       "rank 1: all_reduce: a buffer has elements, but its address is null"},
       {[](auto& c, auto& b) { c.all_reduce(b.f, {.algorithm = "quick"}).wait(); },
        "rank 1: there is no algorithm \"quick\" for all_reduce here; there are: ring, direct, "},
       {[](auto& c, auto& b) {
@@ -134,6 +141,8 @@ std::vector<Wrong> wrong_messages() {
        "rank 1: recv: rank 9 is not one of the other 1 ranks"},
       {[](auto& c, auto& b) { c.send(b.f, {.to = 1 - c.rank().value(), .tag = -4}).wait(); },
        "rank 1: send: tag -4 is negative"},
+      {[](auto& c, auto&) { c.recv(View(nullptr, 3, DType::f32), {.from = kAnyRank}).wait(); },
+       "rank 1: recv: a buffer has elements, but its address is null"},
       {[](auto& c, auto& b) {
          const std::array batch = {Transfer::send(b.f, 1 - c.rank().value()),
                                    Transfer::recv(b.g, 5)};
