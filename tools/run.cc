@@ -115,7 +115,8 @@ void describe(CLI::App& app, CommandLine& line) {
   app.add_option("--host-index", line.launch.host_index,
                  "Which of the hosts this one is, from 0: starts only the ranks of this one, here; "
                  "run one launcher on each")
-      ->transform(whole_number(0, 65535));
+      ->transform(whole_number(0, 65535))
+      ->needs("--hosts");
   app.add_option("--ssh", line.remote_shell,
                  "What runs a command on another host: words to which its name and the command are "
                  "added; an ssh with options only also gets these, unless the words set them, or "

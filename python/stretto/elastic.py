@@ -61,6 +61,8 @@ class ElasticJob:
         from stretto import _module
 
         module = _module()
+        if not isinstance(timeout, datetime.timedelta | None):
+            raise TypeError(f"timeout is a datetime.timedelta, not {timeout!r}")
         if timeout is not None:  # 30 years at most: PyTorch cannot count datetime.timedelta.max.
             timeout = min(timeout, datetime.timedelta(seconds=1e9))
         self._timeout = timeout

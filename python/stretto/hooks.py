@@ -39,6 +39,15 @@ __all__ = [
 ]  # fmt: skip
 
 
+def _parts_of(rule: Any) -> tuple[str, str, dict[str, Any]]:
+    match rule:
+        case (str(pattern), None):
+            return pattern, "dense", {}
+        case (str(pattern), Hook()):
+            return pattern, *rule[1]._made_of
+    raise TypeError(f"a rule is a pair of a pattern and a hook, or None instead; not {rule!r}")
+
+
 class Hook:
     """How the gradients of one model are reduced. The functions of this module make hooks."""
 
@@ -47,9 +56,7 @@ class Hook:
 
         self._made_of = (kind, options)
         if "rules" in options:
-            rules = [(pattern, *(hook._made_of if hook else ("dense", {})))
-                     for pattern, hook in options["rules"]]  # fmt: skip
-            options = options | {"rules": rules}
+            options = options | {"rules": [_parts_of(rule) for rule in options["rules"]]}
         self._hook = _module().DdpCommHook(kind, options)
         self._numbers: dict[Any, int] = {}
         self._started: list[tuple[Any, Any]] = []  # In this step.

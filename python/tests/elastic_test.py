@@ -426,6 +426,8 @@ class WithoutLauncherTest(unittest.TestCase):
             import stretto
 
             options = stretto.Options(warn_after=5)
+            with self.assertRaisesRegex(TypeError, "datetime.timedelta, not 5"):
+                stretto.ElasticJob(timeout=5)
             with stretto.ElasticJob(timeout=datetime.timedelta.max, pg_options=options) as job:
                 for generation in (1, 2):
                     job.join()

@@ -302,6 +302,9 @@ class HooksTest(unittest.TestCase):
             assert "rank=-1" in refusal(lambda: hooks.power_sgd(-1))
             inner = hooks.int8(momentum=0.9)
             assert "momentum" in refusal(lambda: hooks.top_k(rules=[("*", inner)]))
+            for rule in ("*", ("*",), ("*", 3), (3, None)):
+                text = refusal(lambda rule=rule: hooks.int8(rules=[rule]))
+                assert "a rule is a pair" in text and text.endswith(f"not {rule!r}"), text
             gloo = dist.new_group(backend="gloo")
             on_gloo = DistributedDataParallel(torch.nn.Linear(4, 4), process_group=gloo)
             assert "gloo" in refusal(lambda: hooks.int8().register(on_gloo))

@@ -174,6 +174,7 @@ TEST(Run, SaysWhatIsWrongWithACommandLine) {
   expect_contains(run({"run", "--hosts", ",", "--", "x"}).errors, "--hosts , names no host");
   expect_contains(run({"run", "--hosts", "", "--", "x"}).errors, "names no host");
   expect_contains(run({"run", "--ssh", "rsh", "--", "x"}).errors, "--ssh is for the way to");
+  expect_contains(run({"run", "--host-index", "0", "--", "x"}).errors, "requires --hosts");
   expect_contains(run({"run", "--hosts", "a,b", "--host-index", "2", "--", "x"}).errors,
                   "from 0 to 1");
   expect_contains(run({"run", "--hosts", "a,b", "--host-index", "1", "--", "x"}).errors,

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "stretto/base/parse_number.h"
 #include "stretto/bootstrap/own_address.h"
@@ -41,9 +42,10 @@ Status add_host(const std::string& line, int ranks, std::vector<HostShare>& host
   std::istringstream words(line.substr(0, line.find('#')));
   HostShare share{.name = {}, .ranks = ranks};
   if (!(words >> share.name)) return {};
+  bool is_first = true;
   for (std::string word; words >> word;) {
     constexpr std::string_view kSlots = "slots=";
-    const bool known = word.starts_with(kSlots);
+    const bool known = std::exchange(is_first, false) && word.starts_with(kSlots);
     share.ranks = known ? parse_number<int>(word.substr(kSlots.size())).value_or(0) : 0;
     if (share.ranks < 1 || share.ranks > kMostRanks) {
       return status_of(StatusCode::invalid_argument,
