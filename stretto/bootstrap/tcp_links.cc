@@ -93,9 +93,7 @@ class TcpLinks final : public LinkProvider {
       std::vector<std::unique_ptr<TcpLink>> links;
       for (std::unique_ptr<ByteStream>& stream : streams[r]) {
         STRETTO_RETURN_IF_ERROR(control_congestion(stream->socket()));
-        STRETTO_ASSIGN_OR_RETURN(auto link,
-                                 TcpLink::create(std::move(stream), options_.network_timeout));
-        links.push_back(std::move(link));
+        links.push_back(std::make_unique<TcpLink>(std::move(stream), options_.network_timeout));
       }
       if (links.size() == 1) {
         parts.links[r] = std::move(links.front());

@@ -171,7 +171,7 @@ TEST(AllocationFails, MemoryOfARankCanBeAskedForAgain) {
 class MemoryBetweenProcesses : public ::testing::Test {
  protected:
   MemoryBetweenProcesses() {
-    const auto channel = transport::shm::Channel::create(std::move(ends_.first)).or_throw();
+    const auto channel = std::make_shared<transport::shm::Channel>(std::move(ends_.first));
     for (int i = 0; i < 10000; ++i) channel->ring();  // Until there is no room for more.
     memory_ = std::make_shared<transport::shm::ShmMemory>(
         0, std::vector<std::shared_ptr<transport::shm::Channel>>{nullptr, channel});

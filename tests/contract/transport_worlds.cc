@@ -84,9 +84,8 @@ World make_by_pairs(const WorldOptions& options, LocalPairs local) {
     Endpoint::Parts parts = shm::attach(r, std::move(of_host), deadline).or_throw();
     for (std::size_t p = 0; p < parts.links.size(); ++p) {
       if (!sockets[r][p].valid()) continue;
-      parts.links[p] =
-          tcp::TcpLink::create(std::make_unique<tcp::SocketStream>(std::move(sockets[r][p])))
-              .or_throw();
+      parts.links[p] = std::make_unique<tcp::TcpLink>(
+          std::make_unique<tcp::SocketStream>(std::move(sockets[r][p])));
     }
     world.endpoints[r] = Endpoint::create(std::move(parts)).or_throw();
   });
@@ -103,7 +102,7 @@ World make_connected(const WorldOptions& options, Connect connect, int stripes =
   const auto open = [&](int rank, int peer, std::unique_ptr<tcp::ByteStream> stream) {
     world.sockets[rank][peer] = stream->socket();
     world.sockets[rank].push_back(stream->socket());
-    return tcp::TcpLink::create(std::move(stream), options.network_timeout).or_throw();
+    return std::make_unique<tcp::TcpLink>(std::move(stream), options.network_timeout);
   };
   auto links = testing::connect_pairs(options.ranks, [&](int rank, int peer) {
     std::pair<Stripes, Stripes> ends;

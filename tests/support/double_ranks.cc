@@ -91,9 +91,8 @@ transport::Endpoint::Parts connect_by_tcp(int rank, std::vector<FileDescriptor> 
   for (FileDescriptor& socket : sockets) {
     parts.links.push_back(nullptr);
     if (!socket.valid()) continue;
-    parts.links.back() = transport::tcp::TcpLink::create(
-                             std::make_unique<transport::tcp::SocketStream>(std::move(socket)))
-                             .or_throw();
+    parts.links.back() = std::make_unique<transport::tcp::TcpLink>(
+        std::make_unique<transport::tcp::SocketStream>(std::move(socket)));
   }
   return parts;
 }

@@ -3,7 +3,6 @@
 
 #include "stretto/transport/shm/channel.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "stretto/base/file_passing.h"
 #include "stretto/base/log.h"
 #include "stretto/base/poll.h"
+#include "stretto/base/status.h"
 #include "stretto/base/would_block.h"
 
 namespace stretto::transport::shm {
@@ -24,14 +24,6 @@ bool known(Notice::Kind kind) {
 }
 
 }  // namespace
-
-Result<std::shared_ptr<Channel>> Channel::create(FileDescriptor socket) {
-  const int flags = ::fcntl(socket.get(), F_GETFL);
-  if (flags < 0 || ::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-    return system_status("fcntl");
-  }
-  return std::shared_ptr<Channel>(new Channel(std::move(socket)));
-}
 
 Channel::~Channel() { shut_down(); }
 

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/file_descriptor.h"
-#include "stretto/base/status.h"
 
 namespace stretto::transport::shm {
 
@@ -29,7 +29,7 @@ struct Notice {
 static_assert(sizeof(Notice) == 16, "travels as it lies in memory");
 
 // The Unix socket between two ranks of a host. The kernel closes it when a process ends, however it
-// ends, so its end is the end of the peer. Not thread safe.
+// ends, so its end is the end of the peer. No function blocks. Not thread safe.
 //
 // If this process has no room for the descriptor of a notice, the notice stays in the socket, with
 // everything behind it, until there is room.
@@ -40,9 +40,7 @@ class Channel {
     FileDescriptor descriptor;
   };
 
-  // Makes the socket non-blocking.
-  static Result<std::shared_ptr<Channel>> create(FileDescriptor socket);
-
+  explicit Channel(FileDescriptor socket) : socket_(std::move(socket)) {}
   // Ends the stream, even if a forked child has a copy of the socket.
   ~Channel();
 
@@ -79,7 +77,6 @@ class Channel {
     Notice notice;
     std::shared_ptr<const FileDescriptor> file;
   };
-  explicit Channel(FileDescriptor socket) : socket_(std::move(socket)) {}
   bool try_send(const Notice& notice, const FileDescriptor* file);
 
   FileDescriptor socket_;

@@ -42,16 +42,6 @@ class ChannelDoorbell final : public Doorbell {
 
 using Channels = RankVector<std::shared_ptr<Channel>>;
 
-Result<Channels> make_channels(std::vector<FileDescriptor> sockets) {
-  Channels channels;
-  for (FileDescriptor& socket : sockets) {
-    channels.push_back(nullptr);
-    if (!socket.valid()) continue;
-    STRETTO_ASSIGN_OR_RETURN(channels.back(), Channel::create(std::move(socket)));
-  }
-  return channels;
-}
-
 // Waits until something has come from a peer; not for long, as there may be room for a file at any
 // time.
 void wait_for_any(const Channels& channels) {
@@ -105,7 +95,10 @@ Status meet_peers(const Channels& channels, ShmMemory& memory, std::size_t inbox
 Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
                                const WaitLimit& limit) {
   const int ranks = static_cast<int>(sockets.size());
-  STRETTO_ASSIGN_OR_RETURN(const Channels channels, make_channels(std::move(sockets)));
+  Channels channels;
+  for (FileDescriptor& socket : sockets) {
+    channels.push_back(socket.valid() ? std::make_shared<Channel>(std::move(socket)) : nullptr);
+  }
   // Without peers on this host nothing is shared, and the system need not support it.
   if (std::ranges::all_of(channels, [](const auto& channel) { return channel == nullptr; })) {
     Endpoint::Parts alone{.rank = self};

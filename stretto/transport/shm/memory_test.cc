@@ -65,7 +65,7 @@ class MemoryTest : public ::testing::Test {
  protected:
   MemoryTest() {
     auto ends = stretto::testing::make_unix_pair(SOCK_STREAM);
-    channel_ = Channel::create(std::move(ends.first)).or_throw();
+    channel_ = std::make_shared<Channel>(std::move(ends.first));
     peer_ = std::move(ends.second);
     memory_ =
         std::make_shared<ShmMemory>(0, std::vector<std::shared_ptr<Channel>>{nullptr, channel_});
@@ -175,8 +175,8 @@ class MemoryShortage : public ::testing::Test {
  protected:
   MemoryShortage() {
     auto ends = stretto::testing::make_unix_pair(SOCK_STREAM);
-    channels_[0] = Channel::create(std::move(ends.first)).or_throw();
-    channels_[1] = Channel::create(std::move(ends.second)).or_throw();
+    channels_[0] = std::make_shared<Channel>(std::move(ends.first));
+    channels_[1] = std::make_shared<Channel>(std::move(ends.second));
     owner_ = std::make_shared<ShmMemory>(
         0, std::vector<std::shared_ptr<Channel>>{nullptr, channels_[0]});
     other_ = std::make_shared<ShmMemory>(
@@ -320,7 +320,7 @@ TEST_F(MemoryTest, APieceOfANoticeClosesTheChannel) {
 TEST_F(MemoryTest, ManyRegionsReachAPeerThatLooksLate) {
   std::vector<Region> regions;
   for (int i = 0; i < 500; ++i) regions.push_back(memory_->allocate(10).or_throw());
-  auto reader = Channel::create(std::move(peer_)).or_throw();
+  auto reader = std::make_shared<Channel>(std::move(peer_));
   ShmMemory peer_memory(1, {reader, nullptr});
   for (int turn = 0; turn < 500; ++turn) {
     memory_->service();

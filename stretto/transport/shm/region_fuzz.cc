@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
   const FileDescriptor peer(ends[1]);
-  const auto channel = shm::Channel::create(FileDescriptor(ends[0])).or_throw();
+  const auto channel = std::make_shared<shm::Channel>(FileDescriptor(ends[0]));
   const auto memory =
       std::make_shared<shm::ShmMemory>(0, std::vector{std::shared_ptr<shm::Channel>(), channel});
   std::vector<std::shared_ptr<void>> held;

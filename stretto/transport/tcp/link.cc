@@ -3,7 +3,6 @@
 
 #include "stretto/transport/tcp/link.h"
 
-#include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -47,7 +46,7 @@ ByteStream::Moved SocketStream::write(std::span<const ConstByteSpan> pieces) {
                        .msg_control = nullptr,
                        .msg_controllen = 0,
                        .msg_flags = 0};
-  const ssize_t written = ::sendmsg(socket(), &message, MSG_NOSIGNAL);
+  const ssize_t written = ::sendmsg(socket(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (written < 0) return {.error_number = errno};
   const auto taken = static_cast<std::size_t>(written);
   // Not taken entirely: the buffer is full.
@@ -55,25 +54,18 @@ ByteStream::Moved SocketStream::write(std::span<const ConstByteSpan> pieces) {
 }
 
 ByteStream::Moved SocketStream::read(ByteSpan into) {
-  const ssize_t given = ::recv(socket(), into.data(), into.size(), 0);
+  const ssize_t given = ::recv(socket(), into.data(), into.size(), MSG_DONTWAIT);
   if (given < 0) return {.error_number = errno};
   const auto taken = static_cast<std::size_t>(given);
   // Not filled: no more bytes are there, but perhaps the end of the stream.
   return {.bytes = taken, .error_number = taken > 0 && taken < into.size() ? EAGAIN : 0};
 }
 
-Result<std::unique_ptr<TcpLink>> TcpLink::create(std::unique_ptr<ByteStream> stream,
-                                                 Duration network_timeout) {
-  const int flags = ::fcntl(stream->socket(), F_GETFL);
-  if (flags < 0 || ::fcntl(stream->socket(), F_SETFL, flags | O_NONBLOCK) != 0) {
-    return system_status("fcntl");
-  }
-  leave_to_detector(stream->socket());
+TcpLink::TcpLink(std::unique_ptr<ByteStream> stream, Duration network_timeout)
+    : stream_(std::move(stream)), detector_(network_timeout) {
+  leave_to_detector(socket());
   // When the network is back, the kernel should notice before the time is up.
-  if (network_timeout > Duration::zero()) {
-    limit_retransmission_pause(stream->socket(), network_timeout / 8);
-  }
-  return std::unique_ptr<TcpLink>(new TcpLink(std::move(stream), network_timeout));
+  if (detector_.gives_up()) limit_retransmission_pause(socket(), network_timeout / 8);
 }
 
 // No event tells that the peer's kernel has taken something.
@@ -98,7 +90,7 @@ bool TcpLink::finish() {
   (void)check_contact(now);
   if (detector_.has_given_up()) return true;
   std::array<std::byte, 64 * 1024> ignored;
-  const ssize_t given = ::recv(socket(), ignored.data(), ignored.size(), 0);
+  const ssize_t given = ::recv(socket(), ignored.data(), ignored.size(), MSG_DONTWAIT);
   if (given == 0 || (given < 0 && !would_block(errno))) return true;
   int left = 0;
   if (::ioctl(socket(), SIOCOUTQ, &left) != 0 || left == 0) return true;

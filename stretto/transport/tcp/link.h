@@ -63,11 +63,9 @@ class SocketStream final : public ByteStream {
 // A link over a connected TCP socket (or any other stream socket).
 class TcpLink : public Link {
  public:
-  // Makes the socket non-blocking. Nothing of the stream may have been read beyond the handshake.
-  // `network_timeout`: how long the network may be silent before the peer counts as lost; zero: the
-  // kernel decides.
-  static Result<std::unique_ptr<TcpLink>> create(std::unique_ptr<ByteStream> stream,
-                                                 Duration network_timeout = Duration::zero());
+  // Nothing of the stream may have been read beyond the handshake. `network_timeout`: how long the
+  // network may be silent before the peer counts as lost; zero: the kernel decides.
+  explicit TcpLink(std::unique_ptr<ByteStream> stream, Duration network_timeout = Duration::zero());
   // What has been written still arrives, if the peer is there to take it; waits as finish() says.
   ~TcpLink() override;
 
@@ -88,8 +86,6 @@ class TcpLink : public Link {
   void disconnect() override;
 
  private:
-  TcpLink(std::unique_ptr<ByteStream> stream, Duration network_timeout)
-      : stream_(std::move(stream)), detector_(network_timeout) {}
   int socket() const { return stream_->socket(); }
   // Whether signs of life should have come back, and have not.
   bool is_silent() const { return detector_.contact().silent; }

@@ -27,8 +27,8 @@ namespace {
 
 std::unique_ptr<TcpLink> link_of(FileDescriptor socket,
                                  Duration network_timeout = Duration::zero()) {
-  return TcpLink::create(std::make_unique<SocketStream>(std::move(socket)), network_timeout)
-      .or_throw();
+  return std::make_unique<TcpLink>(std::make_unique<SocketStream>(std::move(socket)),
+                                   network_timeout);
 }
 
 // The peer sends as it reads, as with credit, and begins some time after the end of the link has
