@@ -43,7 +43,7 @@ std::unique_ptr<Communicator> meet(const c10::intrusive_ptr<::c10d::Store>& stor
       job::given_job(std::make_shared<bootstrap::PrefixStore>(place.prefix, std::move(shared)),
                      place.rank, place.size, options, environment);
   if (job.ok()) job->launcher_ranks.assign(static_cast<std::size_t>(place.size), -1);
-  return job::join_job(job, options, environment).or_throw();
+  return job::join_job(job, options).or_throw();
 }
 
 }  // namespace

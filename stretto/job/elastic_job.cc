@@ -107,8 +107,7 @@ std::unique_ptr<Communicator> ElasticJob::join() {
 Result<std::unique_ptr<Communicator>> ElasticJob::join_alone() {
   if (finished_alone_) return std::unique_ptr<Communicator>();
   const Environment& environment = job::environment_of(options_.join);
-  auto joined =
-      job::join_job(job::resolve_job(options_.join, environment), options_.join, environment);
+  auto joined = job::join_job(job::resolve_job(options_.join, environment), options_.join);
   if (!joined.ok()) return joined;
   ++generation_;
   store_ = std::make_shared<bootstrap::MemoryStore>();
@@ -159,7 +158,7 @@ Result<std::unique_ptr<Communicator>> ElasticJob::meet(const Generation& generat
   job.key = place_->key;
   job.local_rank = place_->local_rank;
   for (const auto& member : generation.members) job.launcher_ranks.push_back(member.launcher_rank);
-  auto joined = job::join_job(job, options, environment);
+  auto joined = job::join_job(job, options);
   if (!joined.ok()) return joined;
   membership_->note_meeting(generation);
   device_ = (*joined)->device();

@@ -11,7 +11,6 @@
 #include <sstream>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "stretto/bootstrap/socket.h"
 #include "stretto/job/slurm.h"
@@ -168,37 +167,15 @@ Status resolve_key(const Environment& environment, Job& job) {
   return {};
 }
 
-// The value of an option or its variable, which must be one of `choices`; the first if neither is
-// set.
-template <std::size_t kCount>
-Result<Sourced<std::string>> resolve_choice(Job& job, std::string_view name,
-                                            const std::string& option,
-                                            const Environment& environment, const char* variable,
-                                            const std::array<std::string_view, kCount>& choices) {
-  MaybeSourced<std::string> from_options;
-  if (!option.empty()) from_options = {option, fmt::format("option {}", name)};
-  STRETTO_ASSIGN_OR_RETURN(const auto given, agree(from_options, read_text(environment, variable)));
-  if (!given) {
-    job.sources.by_default(name, choices.front());
-    return Sourced<std::string>{std::string(choices.front()), ""};
-  }
-  if (std::ranges::find(choices, given->value) == choices.end()) {
-    return status_of(StatusCode::invalid_argument, "{}=\"{}\" is not one of {}", given->source,
-                     given->value, fmt::join(choices, ", "));
-  }
-  job.sources.note(name, *given);
-  return *given;
-}
-
 Status resolve_transport(const JoinOptions& options, const Environment& environment, Job& job) {
   constexpr std::array<std::string_view, 5> kTransports = {"auto", "shm", "tcp", "mpi", "ucx"};
   constexpr std::array<std::string_view, 4> kBackends = {"stretto", "mpi", "nccl", "cuda"};
   STRETTO_ASSIGN_OR_RETURN(const auto transport,
-                           resolve_choice(job, "transport", options.transport, environment,
-                                          "STRETTO_TRANSPORT", kTransports));
-  STRETTO_ASSIGN_OR_RETURN(
-      const auto backend,
-      resolve_choice(job, "backend", options.backend, environment, "STRETTO_BACKEND", kBackends));
+                           read_choice(environment, "STRETTO_TRANSPORT", "transport", kTransports,
+                                       job.sources, options.transport));
+  STRETTO_ASSIGN_OR_RETURN(const auto backend,
+                           read_choice(environment, "STRETTO_BACKEND", "backend", kBackends,
+                                       job.sources, options.backend));
   if (options.disable_shared_memory && transport.value == "shm") {
     return status_of(StatusCode::invalid_argument,
                      "option disable_shared_memory is set, but {} says shm", transport.source);
@@ -226,9 +203,9 @@ Status check_key_is_secret(const Job& job, const std::string& source) {
 // To be called when the key and the transport are known.
 Status resolve_encryption(const JoinOptions& options, const Environment& environment, Job& job) {
   constexpr std::array<std::string_view, 2> kEncryptions = {"off", "tls"};
-  STRETTO_ASSIGN_OR_RETURN(const auto given,
-                           resolve_choice(job, "encryption", options.encryption, environment,
-                                          "STRETTO_ENCRYPTION", kEncryptions));
+  STRETTO_ASSIGN_OR_RETURN(
+      const auto given, read_choice(environment, "STRETTO_ENCRYPTION", "encryption", kEncryptions,
+                                    job.sources, options.encryption));
   job.encrypted = given.value == "tls";
   if (!job.encrypted) return {};
   if (!job.engine.empty()) {
@@ -246,24 +223,7 @@ Status resolve_encryption(const JoinOptions& options, const Environment& environ
   return check_key_is_secret(job, given.source);
 }
 
-// Leaves `value` as it is where the variable is not set.
-Status read_within(const Environment& environment, const std::string& variable,
-                   std::string_view what, int least, int most, int& value, Sources& sources) {
-  STRETTO_ASSIGN_OR_RETURN(const auto number, read_number(environment, variable));
-  if (!number) {
-    sources.by_default(what, value);
-    return {};
-  }
-  if (number->value < least || number->value > most) {
-    return status_of(StatusCode::invalid_argument, "{} says {}: want {} to {}", variable,
-                     number->value, least, most);
-  }
-  value = number->value;
-  sources.note(what, *number);
-  return {};
-}
-
-// Each pair of ranks uses all networks.
+// Each pair of ranks uses all networks, unless STRETTO_STREAMS says otherwise.
 void resolve_networks(const Environment& environment, Job& job) {
   std::istringstream names(read_text(environment, "STRETTO_NETWORK", "network", job.sources));
   for (std::string name; std::getline(names, name, ',');) job.networks.push_back(name);
@@ -276,10 +236,24 @@ void resolve_networks(const Environment& environment, Job& job) {
   }
 }
 
+Status resolve_streams(const Environment& environment, Job& job) {
+  STRETTO_ASSIGN_OR_RETURN(const auto streams, read_number(environment, "STRETTO_STREAMS"));
+  if (!streams) {
+    job.sources.by_default("streams", job.streams);
+    return {};
+  }
+  if (streams->value < 1 || streams->value > kStreamsMax) {
+    return status_of(StatusCode::invalid_argument, "STRETTO_STREAMS says {}: want 1 to {}",
+                     streams->value, kStreamsMax);
+  }
+  job.streams = streams->value;
+  job.sources.note("streams", *streams);
+  return {};
+}
+
 Status resolve_network(const Environment& environment, Job& job) {
   resolve_networks(environment, job);
-  STRETTO_RETURN_IF_ERROR(read_within(environment, "STRETTO_STREAMS", "streams", 1, kStreamsMax,
-                                      job.streams, job.sources));
+  STRETTO_RETURN_IF_ERROR(resolve_streams(environment, job));
   job.congestion_control =
       read_text(environment, "STRETTO_CONGESTION_CONTROL", "congestion control", job.sources);
   if (job.congestion_control.empty()) job.sources.by_default("congestion control", "the system's");

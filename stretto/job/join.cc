@@ -18,6 +18,7 @@
 #include "stretto/base/error.h"
 #include "stretto/base/fnv1a.h"
 #include "stretto/base/log.h"
+#include "stretto/base/take_word.h"
 #include "stretto/bootstrap/mesh.h"
 #include "stretto/bootstrap/shm_links.h"
 #include "stretto/bootstrap/tcp_links.h"
@@ -200,33 +201,23 @@ Result<Joined> connect(const Job& job, const Result<Settings>& settings, Deadlin
 }
 
 void log_lines(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t end = text.find('\n');
-    log(LogLevel::info, "{}", text.substr(0, end));
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  }
-}
-
-template <class Resolve>
-std::unique_ptr<Communicator> join_as(const JoinOptions& options, Resolve resolve) {
-  const Environment& environment = job::environment_of(options);
-  return job::join_job(resolve(environment), options, environment).or_throw();
+  while (!text.empty()) log(LogLevel::info, "{}", take_word(text, '\n'));
 }
 
 Result<std::unique_ptr<Communicator>> join_resolved(const Result<Job>& resolved,
-                                                    const JoinOptions& options,
-                                                    const Environment& environment) {
+                                                    const JoinOptions& options) {
   if (!resolved.ok()) return resolved.status();
-  const Job* const job = &resolved.value();
-  configure_log(environment, fmt::format("stretto [rank {}]", job->rank));
-  job::Sources sources = job->sources;
+  const Job& job = resolved.value();
+  const Environment& environment = job::environment_of(options);
+  configure_log(environment, fmt::format("stretto [rank {}]", job.rank));
+  job::Sources sources = job.sources;
   const Result<Settings> settings = read_settings(options, environment, sources);
   log_lines(sources.text());
   const Deadline deadline = Deadline::after(options.join_timeout);
-  Result<Joined> joined = connect(*job, settings, deadline, environment);
+  Result<Joined> joined = connect(job, settings, deadline, environment);
   if (!joined.ok()) {
     return joined.status().with_context(
-        fmt::format("rank {} of {} could not join", job->rank, job->size));
+        fmt::format("rank {} of {} could not join", job.rank, job.size));
   }
   return communicator::ScheduledBackend::make_world(
       std::move(joined->engine),
@@ -247,10 +238,9 @@ const Environment& job::environment_of(const JoinOptions& options) {
 }
 
 Result<std::unique_ptr<Communicator>> job::join_job(const Result<Job>& resolved,
-                                                    const JoinOptions& options,
-                                                    const Environment& environment) {
+                                                    const JoinOptions& options) {
   try {
-    return join_resolved(resolved, options, environment);
+    return join_resolved(resolved, options);
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::out_of_memory, "joining the job: there is no memory left");
   }
@@ -258,11 +248,9 @@ Result<std::unique_ptr<Communicator>> job::join_job(const Result<Job>& resolved,
 
 std::unique_ptr<Communicator> job::join_in_rounds(std::shared_ptr<bootstrap::Store> store,
                                                   Rank rank, int size, const JoinOptions& options) {
-  return join_as(options, [&](const Environment& environment) {
-    Result<Job> job = given_job(std::move(store), rank, size, options, environment);
-    if (job.ok()) job->rendezvous_kind = RendezvousKind::torch_store;
-    return job;
-  });
+  Result<Job> job = given_job(std::move(store), rank, size, options, environment_of(options));
+  if (job.ok()) job->rendezvous_kind = RendezvousKind::torch_store;
+  return join_job(job, options).or_throw();
 }
 
 void job::record_flight(Communicator& world, const Environment& environment,
@@ -277,18 +265,17 @@ void job::record_flight(Communicator& world, const Environment& environment,
 }
 
 std::unique_ptr<Communicator> join(const JoinOptions& options) {
-  auto world = join_as(options, [&](const Environment& environment) {
-    return job::resolve_job(options, environment);
-  });
-  job::record_flight(*world, job::environment_of(options));
+  const Environment& environment = job::environment_of(options);
+  auto world = job::join_job(job::resolve_job(options, environment), options).or_throw();
+  job::record_flight(*world, environment);
   return world;
 }
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<bootstrap::Store> store, Rank rank,
                                                 int size, const JoinOptions& options) {
-  return join_as(options, [&](const Environment& environment) {
-    return job::given_job(std::move(store), rank, size, options, environment);
-  });
+  const Environment& environment = job::environment_of(options);
+  return job::join_job(job::given_job(std::move(store), rank, size, options, environment), options)
+      .or_throw();
 }
 
 }  // namespace stretto

@@ -19,8 +19,7 @@ const Environment& environment_of(const JoinOptions& options);
 // Joins the job once it is known where the ranks meet. Fails with `resolved`'s status if that
 // failed.
 Result<std::unique_ptr<Communicator>> join_job(const Result<Job>& resolved,
-                                               const JoinOptions& options,
-                                               const Environment& environment);
+                                               const JoinOptions& options);
 
 // As make_communicator(), with a store of PyTorch's (Note [rounds] in rendezvous.cc): ranks that
 // use it again, or that were started again, meet as if the store were new.

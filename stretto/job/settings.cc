@@ -3,9 +3,11 @@
 
 #include "stretto/job/settings.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <optional>
+#include <vector>
 
 #include "stretto/group/engine.h"
 #include "stretto/schedule/algorithms.h"
@@ -31,21 +33,15 @@ struct Choice {
   Value value;
 };
 
-// The variable's value, which must be one of `choices`; the first if it is not set.
+// As read_choice().
 template <class Value>
 Result<Value> one_of(const Environment& environment, const char* variable, std::string_view what,
                      std::initializer_list<Choice<Value>> choices, Sources& sources) {
-  const std::string wanted = read_text(environment, variable, what, sources);
-  if (wanted.empty()) {
-    sources.by_default(what, choices.begin()->text);
-    return choices.begin()->value;
-  }
-  std::string texts;
-  for (const Choice<Value>& choice : choices) {
-    if (wanted == choice.text) return choice.value;
-    texts += (texts.empty() ? "" : ", ") + std::string(choice.text);
-  }
-  return status_of(StatusCode::invalid_argument, "{}={} is not one of {}", variable, wanted, texts);
+  std::vector<std::string_view> texts;
+  for (const Choice<Value>& choice : choices) texts.push_back(choice.text);
+  STRETTO_ASSIGN_OR_RETURN(const auto chosen,
+                           read_choice(environment, variable, what, texts, sources));
+  return std::ranges::find(choices, chosen.value, &Choice<Value>::text)->value;
 }
 
 Result<Duration> warn_after(const JoinOptions& options, const Environment& environment,

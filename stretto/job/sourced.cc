@@ -3,7 +3,10 @@
 
 #include "stretto/job/sourced.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include <fmt/ranges.h>
 
 #include "stretto/base/parse_number.h"
 
@@ -52,6 +55,25 @@ Result<MaybeSourced<double>> read_seconds(const Environment& environment,
                    !number || std::isnan(*number) ? "is not a number"
                    : *number < 0                  ? "is negative"
                                                   : "is too large");
+}
+
+Result<Sourced<std::string>> read_choice(const Environment& environment,
+                                         const std::string& variable, std::string_view what,
+                                         std::span<const std::string_view> choices,
+                                         Sources& sources, const std::string& option) {
+  MaybeSourced<std::string> from_options;
+  if (!option.empty()) from_options = {option, fmt::format("option {}", what)};
+  STRETTO_ASSIGN_OR_RETURN(const auto given, agree(from_options, read_text(environment, variable)));
+  if (!given) {
+    sources.by_default(what, choices.front());
+    return Sourced<std::string>{std::string(choices.front()), ""};
+  }
+  if (std::ranges::find(choices, given->value) == choices.end()) {
+    return status_of(StatusCode::invalid_argument, "{}=\"{}\" is not one of {}", given->source,
+                     given->value, fmt::join(choices, ", "));
+  }
+  sources.note(what, *given);
+  return *given;
 }
 
 }  // namespace stretto::job

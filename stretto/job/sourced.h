@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -73,5 +74,12 @@ std::string read_text(const Environment& environment, const std::string& variabl
 Result<MaybeSourced<int>> read_number(const Environment& environment, const std::string& variable);
 Result<MaybeSourced<double>> read_seconds(const Environment& environment,
                                           const std::string& variable);
+// What `option`, unless it is empty, or `variable` says, and notes it in `sources`, as `what`.
+// Fails with invalid_argument if they contradict each other or say none of `choices`. The first of
+// these if neither says anything.
+Result<Sourced<std::string>> read_choice(const Environment& environment,
+                                         const std::string& variable, std::string_view what,
+                                         std::span<const std::string_view> choices,
+                                         Sources& sources, const std::string& option = {});
 
 }  // namespace stretto::job

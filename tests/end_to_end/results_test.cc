@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(, Values,
 TEST(SingleCopy, IsOneOfThreeWishes) {
   const Ended ended = values_of(2, {{"STRETTO_SINGLE_COPY", "yes"}}, {"choice"});
   EXPECT_NE(ended.status, 0);
-  expect_contains(ended.output, "STRETTO_SINGLE_COPY=yes is not one of automatic, always, off");
+  expect_contains(ended.output, "STRETTO_SINGLE_COPY=\"yes\" is not one of automatic, always, off");
 }
 
 TEST(Algorithm, IsThatOfTheEnvironmentWhereItExists) {

@@ -72,7 +72,7 @@ TEST(Doctor, RefusesWhatRanksWouldRefuse) {
   for (const auto& [variables, sentence] :
        std::vector<std::pair<std::map<std::string, std::string>, std::string>>{
            {{{"STRETTO_STREAMS", "many"}}, "STRETTO_STREAMS=\"many\" is not a whole number"},
-           {{{"STRETTO_VERIFY", "often"}}, "STRETTO_VERIFY=often is not one of automatic"},
+           {{{"STRETTO_VERIFY", "often"}}, "STRETTO_VERIFY=\"often\" is not one of automatic"},
            {{{"STRETTO_RENDEZVOUS", "node0"}}, "\"node0\" is no address"},
            {{{"STRETTO_RANK", "0"}, {"STRETTO_SIZE", "2"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}},
             "STRETTO_RANK says 0, but RANK says 1"}}) {
