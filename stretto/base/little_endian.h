@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <type_traits>
 
 namespace stretto {
@@ -24,6 +26,19 @@ T load_little_endian(const std::byte* at) {
     bits |= std::to_integer<std::uint64_t>(at[i]) << (8 * i);
   }
   return static_cast<T>(static_cast<std::make_unsigned_t<T>>(bits));
+}
+
+// The same in a text: at its end, and in the bytes from `at` on, which must be there.
+template <class T>
+void append_little_endian(std::string& text, T value) {
+  const std::size_t at = text.size();
+  text.resize(at + sizeof(T));
+  store_little_endian(reinterpret_cast<std::byte*>(text.data()) + at, value);
+}
+
+template <class T>
+T load_little_endian(std::string_view text, std::size_t at = 0) {
+  return load_little_endian<T>(reinterpret_cast<const std::byte*>(text.data()) + at);
 }
 
 }  // namespace stretto

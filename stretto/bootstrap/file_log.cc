@@ -3,9 +3,6 @@
 
 #include "stretto/bootstrap/file_log.h"
 
-#include <array>
-#include <span>
-
 #include "stretto/base/fnv1a.h"
 #include "stretto/base/little_endian.h"
 #include "stretto/bootstrap/store.h"
@@ -23,21 +20,9 @@ enum class Kind : std::uint8_t { value = 1, deletion = 2 };
 constexpr std::size_t kChecksumAt = 8;
 constexpr std::size_t kRecordHeadBytes = 16;
 
-// Covers all of a record except the checksum itself.
-std::uint64_t checksum(std::string_view record) {
-  return fnv1a(record.substr(kRecordHeadBytes), fnv1a(record.substr(0, kChecksumAt)));
-}
-
-template <class T>
-void put(std::string& record, std::size_t at, T value) {
-  std::array<std::byte, sizeof(T)> bytes{};
-  store_little_endian(bytes.data(), value);
-  record.replace(at, sizeof(T), reinterpret_cast<const char*>(bytes.data()), sizeof(T));
-}
-
-template <class T>
-T take(std::string_view record, std::size_t at) {
-  return load_little_endian<T>(std::as_bytes(std::span(record.substr(at, sizeof(T)))).data());
+// Covers all of a record except the checksum itself: what stands before it, and key and value.
+std::uint64_t checksum(std::string_view before, std::string_view texts) {
+  return fnv1a(texts, fnv1a(before));
 }
 
 }  // namespace
@@ -45,20 +30,22 @@ T take(std::string_view record, std::size_t at) {
 std::string_view file_log_head() { return kHead; }
 
 std::string encode_file_record(std::string_view key, std::optional<std::string_view> value) {
-  std::string record(kRecordHeadBytes, '\0');
-  put(record, 0, static_cast<std::uint8_t>(value ? Kind::value : Kind::deletion));
-  put(record, 2, static_cast<std::uint16_t>(key.size()));
-  put(record, 4, static_cast<std::uint32_t>(value.value_or("").size()));
-  record.append(key).append(value.value_or(""));
-  put(record, kChecksumAt, checksum(record));
-  return record;
+  std::string texts(key);
+  texts.append(value.value_or(""));
+  std::string record;
+  append_little_endian(record, static_cast<std::uint8_t>(value ? Kind::value : Kind::deletion));
+  append_little_endian(record, std::uint8_t{0});
+  append_little_endian(record, static_cast<std::uint16_t>(key.size()));
+  append_little_endian(record, static_cast<std::uint32_t>(texts.size() - key.size()));
+  append_little_endian(record, checksum(record, texts));
+  return record + texts;
 }
 
 Result<std::optional<FileRecord>> decode_file_record(std::string_view log) {
   if (log.size() < kRecordHeadBytes) return std::optional<FileRecord>();
-  const auto kind = take<std::uint8_t>(log, 0);
-  const std::size_t key_bytes = take<std::uint16_t>(log, 2);
-  const std::size_t value_bytes = take<std::uint32_t>(log, 4);
+  const auto kind = load_little_endian<std::uint8_t>(log);
+  const std::size_t key_bytes = load_little_endian<std::uint16_t>(log, 2);
+  const std::size_t value_bytes = load_little_endian<std::uint32_t>(log, 4);
   const bool deletes = kind == static_cast<std::uint8_t>(Kind::deletion);
   const bool sensible = (deletes || kind == static_cast<std::uint8_t>(Kind::value)) &&
                         log[1] == '\0' && key_bytes >= 1 && key_bytes <= kMaxKeyBytes &&
@@ -66,7 +53,8 @@ Result<std::optional<FileRecord>> decode_file_record(std::string_view log) {
   const std::size_t bytes = kRecordHeadBytes + key_bytes + value_bytes;
   if (sensible && log.size() < bytes) return std::optional<FileRecord>();
   const std::string_view record = log.substr(0, bytes);
-  if (!sensible || take<std::uint64_t>(record, kChecksumAt) != checksum(record)) {
+  if (!sensible || load_little_endian<std::uint64_t>(record, kChecksumAt) !=
+                       checksum(record.substr(0, kChecksumAt), record.substr(kRecordHeadBytes))) {
     return status_of(StatusCode::protocol, "a record of the file is damaged");
   }
   FileRecord decoded{.key = record.substr(kRecordHeadBytes, key_bytes), .bytes = bytes};

@@ -3,10 +3,6 @@
 
 #include "stretto/bootstrap/store_frame.h"
 
-#include <algorithm>
-#include <array>
-#include <span>
-
 #include "stretto/base/check.h"
 #include "stretto/base/little_endian.h"
 #include "stretto/base/printable.h"
@@ -15,18 +11,9 @@
 namespace stretto::bootstrap {
 namespace {
 
-// The outcome of a request. The numbers are part of the protocol.
+// The outcome of a request. The numbers are part of the protocol. Zeros follow this number, and
+// that of an operation, so each is read and written as a longer one.
 enum class Outcome : std::uint8_t { done = 0, refused = 1, invalid_argument = 2 };
-
-template <std::size_t kBytes>
-std::string to_string(const std::array<std::byte, kBytes>& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-bool zero(ConstByteSpan bytes) {
-  return std::all_of(bytes.begin(), bytes.end(),
-                     [](std::byte byte) { return byte == std::byte(); });
-}
 
 Outcome outcome_of(const Status& status) {
   if (status.ok()) return Outcome::done;
@@ -65,15 +52,15 @@ bool makes_sense(const RequestHead& head) {
          (head.amount == 0 || operation == StoreOperation::add);
 }
 
-Result<RequestHead> decode_head(ConstByteSpan bytes) {
+Result<RequestHead> decode_head(std::string_view bytes) {
   const RequestHead head{
-      .operation = std::to_integer<unsigned>(bytes[0]),
-      .key_bytes = load_little_endian<std::uint16_t>(bytes.data() + 2),
-      .value_bytes = load_little_endian<std::uint32_t>(bytes.data() + 4),
-      .expected_bytes = load_little_endian<std::uint32_t>(bytes.data() + 8),
-      .amount = load_little_endian<std::int64_t>(bytes.data() + 12),
+      .operation = load_little_endian<std::uint16_t>(bytes),
+      .key_bytes = load_little_endian<std::uint16_t>(bytes, 2),
+      .value_bytes = load_little_endian<std::uint32_t>(bytes, 4),
+      .expected_bytes = load_little_endian<std::uint32_t>(bytes, 8),
+      .amount = load_little_endian<std::int64_t>(bytes, 12),
   };
-  if (makes_sense(head) && zero(bytes.subspan(1, 1))) return head;
+  if (makes_sense(head)) return head;
   return status_of(StatusCode::protocol,
                    "no such store request: operation {}, a key of {}, a value of {} and an "
                    "expected value of {} bytes",
@@ -83,30 +70,28 @@ Result<RequestHead> decode_head(ConstByteSpan bytes) {
 }  // namespace
 
 std::string encode_store_request(const StoreRequest& request) {
-  std::array<std::byte, kStoreRequestHeadBytes> head{};
-  head[0] = static_cast<std::byte>(request.operation);
-  store_little_endian(head.data() + 2, static_cast<std::uint16_t>(request.key.size()));
-  store_little_endian(head.data() + 4, static_cast<std::uint32_t>(request.value.size()));
-  store_little_endian(head.data() + 8, static_cast<std::uint32_t>(request.expected.size()));
-  store_little_endian(head.data() + 12, request.amount);
-  return to_string(head).append(request.key).append(request.value).append(request.expected);
+  std::string frame;
+  append_little_endian(frame, static_cast<std::uint16_t>(request.operation));
+  append_little_endian(frame, static_cast<std::uint16_t>(request.key.size()));
+  append_little_endian(frame, static_cast<std::uint32_t>(request.value.size()));
+  append_little_endian(frame, static_cast<std::uint32_t>(request.expected.size()));
+  append_little_endian(frame, request.amount);
+  return frame.append(request.key).append(request.value).append(request.expected);
 }
 
 std::string encode_store_reply(const Result<StoreReply>& reply) {
   const Status status = reply.status();
   const std::string_view text = reply.ok() ? reply.value().value : status.message();
-  std::array<std::byte, kStoreReplyHeadBytes> head{};
-  head[0] = static_cast<std::byte>(outcome_of(status));
-  store_little_endian(head.data() + 4, static_cast<std::uint32_t>(text.size()));
-  if (reply.ok()) store_little_endian(head.data() + 8, reply.value().number);
-  return to_string(head).append(text);
+  std::string frame;
+  append_little_endian(frame, static_cast<std::uint32_t>(outcome_of(status)));
+  append_little_endian(frame, static_cast<std::uint32_t>(text.size()));
+  append_little_endian(frame, reply.ok() ? reply.value().number : 0);
+  return frame.append(text);
 }
 
 Result<std::optional<ReceivedStoreRequest>> decode_store_request(std::string_view stream) {
   if (stream.size() < kStoreRequestHeadBytes) return std::optional<ReceivedStoreRequest>();
-  STRETTO_ASSIGN_OR_RETURN(
-      const auto head,
-      decode_head(std::as_bytes(std::span(stream.data(), kStoreRequestHeadBytes))));
+  STRETTO_ASSIGN_OR_RETURN(const auto head, decode_head(stream));
   if (stream.size() < head.frame_bytes()) return std::optional<ReceivedStoreRequest>();
   const std::string_view texts = stream.substr(kStoreRequestHeadBytes);
   const StoreRequest request{
@@ -119,19 +104,18 @@ Result<std::optional<ReceivedStoreRequest>> decode_store_request(std::string_vie
   return std::optional(ReceivedStoreRequest{request, head.frame_bytes()});
 }
 
-Result<StoreReplyHead> decode_store_reply_head(ConstByteSpan bytes) {
+Result<StoreReplyHead> decode_store_reply_head(std::string_view bytes) {
   STRETTO_CHECK(bytes.size() == kStoreReplyHeadBytes, "{} bytes", bytes.size());
-  const auto outcome = std::to_integer<unsigned>(bytes[0]);
-  const std::size_t text_bytes = load_little_endian<std::uint32_t>(bytes.data() + 4);
-  constexpr auto kLast = static_cast<unsigned>(Outcome::invalid_argument);
-  if (outcome > kLast || !zero(bytes.subspan(1, 3)) || text_bytes > kMaxValueBytes) {
+  const auto outcome = load_little_endian<std::uint32_t>(bytes);
+  const std::size_t text_bytes = load_little_endian<std::uint32_t>(bytes, 4);
+  constexpr auto kLast = static_cast<std::uint32_t>(Outcome::invalid_argument);
+  if (outcome > kLast || text_bytes > kMaxValueBytes) {
     return status_of(StatusCode::protocol, "no such store reply: outcome {}, {} bytes", outcome,
                      text_bytes);
   }
   constexpr StatusCode kCodes[] = {StatusCode::ok, StatusCode::refused,
                                    StatusCode::invalid_argument};
-  return StoreReplyHead{kCodes[outcome], text_bytes,
-                        load_little_endian<std::int64_t>(bytes.data() + 8)};
+  return StoreReplyHead{kCodes[outcome], text_bytes, load_little_endian<std::int64_t>(bytes, 8)};
 }
 
 Result<StoreReply> finish_store_reply(const StoreReplyHead& head, std::string text) {

@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "stretto/base/status.h"
-#include "stretto/base/view.h"
 #include "stretto/bootstrap/store_request.h"
 
 namespace stretto::bootstrap {
@@ -41,7 +40,7 @@ struct StoreReplyHead {
   std::int64_t number = 0;
 };
 // `bytes` are exactly a head. Fails with protocol if it makes no sense.
-Result<StoreReplyHead> decode_store_reply_head(ConstByteSpan bytes);
+Result<StoreReplyHead> decode_store_reply_head(std::string_view bytes);
 // The reply itself, once its text has come.
 Result<StoreReply> finish_store_reply(const StoreReplyHead& head, std::string text);
 

@@ -8,7 +8,6 @@
 
 #include <cstdlib>
 #include <memory>
-#include <span>
 
 #include "stretto/bootstrap/file_log.h"
 #include "stretto/bootstrap/store.h"
@@ -31,7 +30,7 @@ void require(bool condition) {
 void fuzz_client(std::string_view stream) {
   if (stream.size() < kStoreReplyHeadBytes) return;
   const Result<StoreReplyHead> head =
-      decode_store_reply_head(std::as_bytes(std::span(stream.data(), kStoreReplyHeadBytes)));
+      decode_store_reply_head(stream.substr(0, kStoreReplyHeadBytes));
   if (!head.ok()) return require(head.status().code() == StatusCode::protocol);
   require(head.value().text_bytes <= kMaxValueBytes);
   const std::string text(stream.substr(kStoreReplyHeadBytes, head.value().text_bytes));

@@ -3,9 +3,7 @@
 
 #include "stretto/bootstrap/store_page.h"
 
-#include <array>
 #include <cstdint>
-#include <span>
 
 #include "stretto/base/little_endian.h"
 #include "stretto/bootstrap/store.h"
@@ -13,15 +11,13 @@
 namespace stretto::bootstrap {
 namespace {
 
-constexpr std::size_t kLengthBytes = 2;
+constexpr std::size_t kLengthBytes = sizeof(std::uint16_t);
 
 }  // namespace
 
 bool add_to_page(std::string& page, std::string_view key) {
   if (page.size() + kLengthBytes + key.size() > kMaxValueBytes) return false;
-  std::array<std::byte, kLengthBytes> length{};
-  store_little_endian(length.data(), static_cast<std::uint16_t>(key.size()));
-  page.append(reinterpret_cast<const char*>(length.data()), length.size());
+  append_little_endian(page, static_cast<std::uint16_t>(key.size()));
   page.append(key);
   return true;
 }
@@ -32,8 +28,7 @@ Result<std::vector<std::string>> keys_of_page(std::string_view page, const Store
   while (!page.empty()) {
     const Status broken(StatusCode::protocol, "a list of keys that is cut off");
     if (page.size() < kLengthBytes) return broken;
-    const std::size_t length = load_little_endian<std::uint16_t>(
-        std::as_bytes(std::span(page.data(), kLengthBytes)).data());
+    const std::size_t length = load_little_endian<std::uint16_t>(page);
     page.remove_prefix(kLengthBytes);
     if (page.size() < length) return broken;
     const std::string_view key = page.substr(0, length);

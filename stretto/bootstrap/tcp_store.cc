@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <span>
 
 #include <fmt/format.h>
@@ -30,8 +29,8 @@ Status send_request(int fd, const StoreRequest& request, const WaitLimit& limit)
 }
 
 Result<StoreReply> read_reply(int fd, const WaitLimit& limit) {
-  std::array<std::byte, kStoreReplyHeadBytes> head_bytes{};
-  STRETTO_RETURN_IF_ERROR(read_exactly(fd, head_bytes, limit));
+  std::string head_bytes(kStoreReplyHeadBytes, '\0');
+  STRETTO_RETURN_IF_ERROR(read_exactly(fd, std::as_writable_bytes(std::span(head_bytes)), limit));
   STRETTO_ASSIGN_OR_RETURN(const StoreReplyHead head, decode_store_reply_head(head_bytes));
   std::string text(head.text_bytes, '\0');
   STRETTO_RETURN_IF_ERROR(read_exactly(fd, std::as_writable_bytes(std::span(text)), limit));

@@ -42,9 +42,7 @@ class RequestFrame {
 
   template <class T>
   RequestFrame& number(T value) {
-    std::array<std::byte, sizeof(T)> bytes{};
-    store_little_endian(bytes.data(), value);
-    bytes_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    append_little_endian(bytes_, value);
     return *this;
   }
   RequestFrame& text(std::string_view text) {

@@ -19,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "stretto/base/error.h"
+#include "stretto/base/little_endian.h"
 
 namespace stretto::communicator {
 namespace {
@@ -119,13 +120,9 @@ json group_record(const ObservedGroup& group) {
           {"ranks", fmt::format("[{}]", fmt::join(ranks, ", "))}};
 }
 
-void append_little_endian(std::string& text, std::uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
-}
-
 void append_text(std::string& text, const std::string& value) {
   text += 'X';  // BINUNICODE
-  append_little_endian(text, value.size(), 4);
+  append_little_endian(text, static_cast<std::uint32_t>(value.size()));
   text += value;
 }
 
@@ -152,11 +149,11 @@ void append(std::string& text, const json& value) {
     case json::value_t::number_integer:
     case json::value_t::number_unsigned:
       text += "\x8a\x08";  // LONG1, of eight bytes
-      return append_little_endian(text, static_cast<std::uint64_t>(value.get<std::int64_t>()), 8);
+      return append_little_endian(text, value.get<std::int64_t>());
     case json::value_t::number_float: {
       text += 'G';  // BINFLOAT, which has its highest byte first.
       std::string bits;
-      append_little_endian(bits, std::bit_cast<std::uint64_t>(value.get<double>()), 8);
+      append_little_endian(bits, std::bit_cast<std::uint64_t>(value.get<double>()));
       text.append(bits.rbegin(), bits.rend());
       return;
     }
