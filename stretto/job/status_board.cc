@@ -75,21 +75,19 @@ std::optional<std::string> StatusBoard::find_obituary(int rank) const {
   return slot.try_read().value_or(StatusNote()).text;
 }
 
-Result<LauncherBoard> LauncherBoard::create(int local_ranks, int ranks) {
-  LauncherBoard board;
+LauncherBoard::LauncherBoard(int local_ranks, int ranks) {
   const std::size_t bytes = static_cast<std::size_t>(local_ranks + ranks) * sizeof(StatusSlot);
   Result<FileDescriptor> file = make_sealed_memory("stretto-status", bytes);
-  if (!file.ok()) {
+  auto mapping = file.ok() ? map_shared_memory(file->get(), bytes) : file.status();
+  if (!mapping.ok()) {
     log(LogLevel::warning, "{}: a report on a failure will not tell what the ranks were doing",
-        file.status().message());
-    return board;
+        mapping.status().message());
+    return;
   }
-  STRETTO_ASSIGN_OR_RETURN(auto mapping, map_shared_memory(file->get(), bytes));
-  board.fd_ = std::move(*file);
-  board.mapping_ = std::move(mapping);
-  board.local_ranks_ = local_ranks;
-  board.ranks_ = ranks;
-  return board;
+  fd_ = std::move(*file);
+  mapping_ = std::move(*mapping);
+  local_ranks_ = local_ranks;
+  ranks_ = ranks;
 }
 
 std::optional<StatusNote> LauncherBoard::read(int local_rank) const {

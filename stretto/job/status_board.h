@@ -13,7 +13,6 @@
 
 #include "stretto/base/environment.h"
 #include "stretto/base/file_descriptor.h"
-#include "stretto/base/status.h"
 #include "stretto/job/status_slot.h"
 
 namespace stretto::job {
@@ -58,9 +57,9 @@ class StatusBoard {
 class LauncherBoard {
  public:
   // Makes the memory for the local ranks 0 to `local_ranks` - 1 of a job of `ranks` ranks. If the
-  // system has no memfd, logs a warning and returns a board without memory: a job can run without
-  // it.
-  static Result<LauncherBoard> create(int local_ranks, int ranks);
+  // system refuses it, logs a warning: this is a board without memory then, with which a job can
+  // run.
+  LauncherBoard(int local_ranks, int ranks);
 
   // Children must inherit this descriptor and find its number in STRETTO_STATUS_FD. It is closed on
   // exec unless the child clears that flag.

@@ -15,7 +15,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace stretto::job;
   constexpr int kRanks = 2;
-  static const LauncherBoard board = LauncherBoard::create(kRanks, kRanks).or_throw();
+  static const LauncherBoard board(kRanks, kRanks);
   static const StatusBoard of_rank =
       StatusBoard::open(stretto::FakeEnvironment({{"STRETTO_STATUS_FD", std::to_string(board.fd())},
                                                   {"STRETTO_LOCAL_RANK", "0"},

@@ -29,7 +29,7 @@ StatusBoard open(const std::string& fd, const std::string& local_rank, int rank 
 }
 
 TEST(StatusBoard, ShowsTheLastNoteOfEachRank) {
-  const auto reader = LauncherBoard::create(2, 2).or_throw();
+  const LauncherBoard reader(2, 2);
   StatusBoard board = open(std::to_string(reader.fd()), "1");
   ASSERT_TRUE(board.connected());
   EXPECT_FALSE(reader.read(1).has_value()) << "nothing written yet";
@@ -43,7 +43,7 @@ TEST(StatusBoard, ShowsTheLastNoteOfEachRank) {
 }
 
 TEST(StatusBoard, AnotherProcessHasWrittenNothing) {
-  const auto reader = LauncherBoard::create(2, 2).or_throw();
+  const LauncherBoard reader(2, 2);
   StatusBoard board = open(std::to_string(reader.fd()), "1");
   board.write("barrier() #413");
   reader.clear(1);
@@ -56,7 +56,7 @@ TEST(StatusBoard, AnotherProcessHasWrittenNothing) {
 }
 
 TEST(StatusBoard, CutsLongNotesAndDefusesControlCharacters) {
-  const auto reader = LauncherBoard::create(1, 2).or_throw();
+  const LauncherBoard reader(1, 2);
   StatusBoard board = open(std::to_string(reader.fd()), "0");
   board.write(std::string(1000, 'x'));
   EXPECT_EQ(reader.read(0)->text, std::string(kStatusTextBytes, 'x'));
@@ -65,7 +65,7 @@ TEST(StatusBoard, CutsLongNotesAndDefusesControlCharacters) {
 }
 
 TEST(StatusBoard, IsSilentWithoutALauncher) {
-  const auto reader = LauncherBoard::create(1, 2).or_throw();
+  const LauncherBoard reader(1, 2);
   const int other_file = ::memfd_create("other", 0);
   for (StatusBoard board :
        {StatusBoard(), StatusBoard::open(FakeEnvironment({}), 0, 1), open("x", "0"),
@@ -77,7 +77,7 @@ TEST(StatusBoard, IsSilentWithoutALauncher) {
 }
 
 TEST(StatusBoard, AReaderNeverSeesHalfANote) {
-  const auto reader = LauncherBoard::create(1, 2).or_throw();
+  const LauncherBoard reader(1, 2);
   StatusBoard board = open(std::to_string(reader.fd()), "0");
   const std::string notes[] = {std::string(100, 'a'), std::string(200, 'b')};
   board.write(notes[0]);
@@ -104,7 +104,7 @@ TEST(StatusBoard, AReaderNeverSeesHalfANote) {
 }
 
 TEST(StatusBoard, TellsHowRanksHaveEnded) {
-  const auto launcher = LauncherBoard::create(1, 2).or_throw();
+  const LauncherBoard launcher(1, 2);
   StatusBoard board = open(std::to_string(launcher.fd()), "0");
   EXPECT_EQ(board.find_obituary(0), std::nullopt) << "nobody looks after it";
   launcher.promise_obituary(0);
@@ -120,7 +120,7 @@ TEST(StatusBoard, TellsHowRanksHaveEnded) {
 }
 
 TEST(StatusBoard, SaysNothingOfRanksThatHaveOtherNumbersThanTheLaunchers) {
-  const auto launcher = LauncherBoard::create(1, 2).or_throw();
+  const LauncherBoard launcher(1, 2);
   launcher.write_obituary(0, "killed by SIGKILL");
   const std::string fd = std::to_string(launcher.fd());
   EXPECT_TRUE(open(fd, "0").find_obituary(0).has_value());
@@ -132,8 +132,8 @@ TEST(StatusBoard, SaysNothingOfRanksThatHaveOtherNumbersThanTheLaunchers) {
 TEST(StatusBoard, IsEmptyWhereTheSystemHasNoFilesInMemory) {
   const int code = stretto::testing::exit_code_in_child([&] {
     stretto::testing::forbid({SYS_memfd_create}, ENOSYS);
-    const auto reader = LauncherBoard::create(2, 2);
-    return reader.ok() && reader.value().fd() < 0 && !reader.value().read(0) ? 0 : 1;
+    const LauncherBoard reader(2, 2);
+    return reader.fd() < 0 && !reader.read(0) ? 0 : 1;
   });
   EXPECT_EQ(code, 0);
 }

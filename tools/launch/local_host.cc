@@ -67,8 +67,7 @@ LocalHost::~LocalHost() = default;
 Result<std::unique_ptr<LocalHost>> LocalHost::create(const LaunchOptions& options,
                                                      OutputRelay& relay,
                                                      WaitLimit::Interruption told_to_end) {
-  STRETTO_ASSIGN_OR_RETURN(auto board,
-                           job::LauncherBoard::create(options.local_size(), options.size()));
+  job::LauncherBoard board(options.local_size(), options.size());
   const int own_ranks = options.starter.empty() ? options.local_size() : 0;
   for (int i = 0; i < own_ranks; ++i) board.promise_obituary(options.rank_of(i));
   STRETTO_ASSIGN_OR_RETURN(Guardian guardian, Guardian::start(options, board.fd()));
