@@ -16,29 +16,15 @@
 namespace stretto {
 namespace {
 
-// The next number in the file; empty for "max", or if there is no such file.
-std::optional<double> number_in(std::ifstream& file) {
-  double number = 0;
-  return file >> number ? std::optional(number) : std::nullopt;
-}
-
-// The quota of a cgroup in cores, from its quota and period: "150000 100000", or "max 100000".
-std::optional<double> cgroup_v2_quota(const std::string& folder) {
-  std::ifstream file(folder + "/cpu.max");
-  const std::optional<double> quota = number_in(file);
-  const std::optional<double> period = number_in(file);
-  if (!quota || !period || *period <= 0) return std::nullopt;
-  return *quota / *period;
-}
-
-// The same in two files. A quota of -1 means "no limit".
-std::optional<double> cgroup_v1_quota(const std::string& folder) {
-  std::ifstream quota_file(folder + "/cpu.cfs_quota_us");
-  std::ifstream period_file(folder + "/cpu.cfs_period_us");
-  const std::optional<double> quota = number_in(quota_file);
-  const std::optional<double> period = number_in(period_file);
-  if (!quota || !period || *quota < 0 || *period <= 0) return std::nullopt;
-  return *quota / *period;
+// The quota of a cgroup in cores, from the next number of each file; empty without a limit, which
+// is "max" or -1.
+std::optional<double> read_quota(std::istream& quota_file, std::istream& period_file) {
+  double quota = 0;
+  double period = 0;
+  if (!(quota_file >> quota) || !(period_file >> period) || quota < 0 || period <= 0) {
+    return std::nullopt;
+  }
+  return quota / period;
 }
 
 }  // namespace
@@ -58,10 +44,13 @@ std::optional<double> cgroup_quota_cores(const std::string& root) {
     if (quota && (!least || *quota < *least)) least = quota;
   };
   for (const std::string& folder : cgroup_folders(CgroupVersion::second, "cpu", root)) {
-    take(cgroup_v2_quota(root + folder));
+    std::ifstream both(root + folder + "/cpu.max");  // "150000 100000", or "max 100000".
+    take(read_quota(both, both));
   }
   for (const std::string& folder : cgroup_folders(CgroupVersion::first, "cpu", root)) {
-    take(cgroup_v1_quota(root + folder));
+    std::ifstream quota(root + folder + "/cpu.cfs_quota_us");
+    std::ifstream period(root + folder + "/cpu.cfs_period_us");
+    take(read_quota(quota, period));
   }
   return least;
 }
