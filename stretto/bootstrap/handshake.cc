@@ -23,13 +23,6 @@
 namespace stretto::bootstrap {
 namespace {
 
-// Closing a socket with unread bytes resets the connection, and the peer might then lose our last
-// bytes. Reads only bytes that are there already, as this must not wait for a stranger.
-void discard_pending_bytes(int fd) {
-  std::byte ignored[kHelloBytes];
-  (void)!::recv(fd, ignored, sizeof(ignored), MSG_DONTWAIT);
-}
-
 // Reads a part of the wanted bytes. Slow peers do not extend the deadline.
 Status read_some(int fd, HandshakeMachine& machine, const WaitLimit& limit) {
   std::byte bytes[kHelloBytes];
@@ -91,7 +84,6 @@ Status shake_hands(int fd, HandshakeMachine& machine, const WaitLimit& limit) {
   while (!machine.done()) {
     const Status received = read_some(fd, machine, limit);
     const Status sent = send_output(fd, machine, limit);
-    if (!received.ok()) discard_pending_bytes(fd);
     STRETTO_RETURN_IF_ERROR(received);
     STRETTO_RETURN_IF_ERROR(sent);
   }

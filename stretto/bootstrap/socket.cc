@@ -445,7 +445,7 @@ Status move_all(int fd, std::size_t bytes, short events, const WaitLimit& limit,
     } else if (would_block(errno)) {
       const Status waited = wait_for(fd, events, limit);
       if (!waited.ok() && !limit.passed()) return waited;
-    } else if (errno != EINTR) {
+    } else {
       return connection_status(sends ? "send" : "recv");
     }
   }
