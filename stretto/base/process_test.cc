@@ -214,12 +214,6 @@ TEST(OwnerProcessTest, AForkedChildIsElsewhere) {
   EXPECT_TRUE(home.is_here());
 }
 
-TEST(Thread, RunsAFunction) {
-  int result = 0;
-  start_thread("test", [&] { result = 42; }).or_throw().join();
-  EXPECT_EQ(result, 42);
-}
-
 TEST(Thread, AnExceptionEndsItAndNotTheProcess) {
   ::testing::internal::CaptureStderr();
   start_thread("test", [] { throw std::runtime_error("no luck"); }).or_throw().join();

@@ -12,12 +12,12 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/bootstrap/file_log.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/files.h"
 #include "tests/support/in_child.h"
 #include "tests/support/soon.h"
 
@@ -29,24 +29,18 @@ using Keys = std::vector<std::string>;
 
 class FileStoreTest : public ::testing::Test {
  protected:
-  ~FileStoreTest() override { std::filesystem::remove(path_); }
-
   std::unique_ptr<Store> open() { return open_file_store(path_, soon()).or_throw(); }
-  std::string content() const {
-    std::ifstream file(path_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  }
-  void write(std::string_view content) const {
-    std::ofstream file(path_, std::ios::binary | std::ios::trunc);
-    file << content;
-    file.close();
+  std::string content() const { return read_file(path_); }
+  void write(const std::string& content) const {
+    write_file(path_, content);
     ::chmod(path_.c_str(), 0600);
   }
   void expect_refused(StatusCode code, const std::string& sentence) const {
     expect_failure(open_file_store(path_, soon()).status(), code, sentence);
   }
 
-  std::string path_ = ::testing::TempDir() + fmt::format("stretto_file_store_{}", ::getpid());
+  const TemporaryFolder folder_;
+  std::string path_ = folder_ / "store";
 };
 
 TEST_F(FileStoreTest, IsReadableByItsOwnerOnlyAndOutlivesItsObjects) {
@@ -169,7 +163,6 @@ TEST_F(FileStoreTest, AFileThatHasAnotherNameNowHasBeenRemoved) {
                  "the file has been removed");
   expect_failure(next->get("key", Deadline::after(milliseconds(5))).status(), StatusCode::timeout,
                  "nobody has set it in time");
-  std::filesystem::remove(path_ + ".other");
 }
 
 TEST_F(FileStoreTest, ExecutesTheWillsOfThoseWhoAreGoneOnly) {

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <thread>
 
 #include "stretto/bootstrap/file_store.h"
@@ -15,6 +14,7 @@
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/files.h"
 #include "tests/support/soon.h"
 
 namespace stretto::bootstrap {
@@ -25,10 +25,9 @@ using std::chrono::milliseconds;
 // Opens, for each rank, a store of every kind that can tell of dead ranks.
 class JoinNotesTest : public ::testing::TestWithParam<const char*> {
  protected:
-  ~JoinNotesTest() override { std::filesystem::remove(path_); }
-
   std::shared_ptr<Store> open(int rank) {
-    if (GetParam() == std::string("file")) return open_file_store(path_, soon()).or_throw();
+    const bool by_file = GetParam() == std::string("file");
+    if (by_file) return open_file_store(folder_ / "notes", soon()).or_throw();
     return connect_tcp_store(
                {.host = "localhost", .port = server_->port(), .key = key_, .self = {.rank = rank}},
                soon())
@@ -43,7 +42,7 @@ class JoinNotesTest : public ::testing::TestWithParam<const char*> {
 
   const JobKey key_ = JobKey::generate().or_throw();
   const std::unique_ptr<StoreServer> server_ = StoreServer::start({.key = key_}).or_throw();
-  const std::string path_ = ::testing::TempDir() + fmt::format("stretto_notes_{}", ::getpid());
+  const TemporaryFolder folder_;
 };
 
 TEST_P(JoinNotesTest, ARankThatEndsWithoutAWordEndsTheJoinOfAll) {

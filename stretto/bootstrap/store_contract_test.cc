@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -23,6 +22,7 @@
 #include "stretto/bootstrap/tcp_store.h"
 #include "stretto/bootstrap/torch_store.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/files.h"
 #include "tests/support/in_child.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/soon.h"
@@ -50,15 +50,12 @@ class MemoryWorld : public World {
 
 class FileWorld : public World {
  public:
-  FileWorld() {
-    static int worlds = 0;
-    path_ = ::testing::TempDir() + fmt::format("stretto_store_{}_{}", ::getpid(), ++worlds);
+  std::shared_ptr<Store> open() override {
+    return open_file_store(folder_ / "store", soon()).or_throw();
   }
-  ~FileWorld() override { std::filesystem::remove(path_); }
-  std::shared_ptr<Store> open() override { return open_file_store(path_, soon()).or_throw(); }
 
  private:
-  std::string path_;
+  const TemporaryFolder folder_;
 };
 
 class TcpWorld : public World {
