@@ -114,9 +114,12 @@ def check_rank(rank, alternatives, record):
 
 def check_end(record):
     """Yields a problem if a launcher lives on after its ranks have ended."""
-    last_s = max([event["t"] for event in record.events] + [record.fault_s or 0.0])
-    if not record.hung and record.ended_s - last_s > LINGERING_SECONDS:
-        yield f"the launcher lingered for {record.ended_s - last_s:.2f} s"
+    signs_s = [event["t"] for event in record.events]
+    if record.fault_s is not None:
+        signs_s.append(record.fault_s)
+    lingered_s = record.ended_s - max(signs_s, default=record.ended_s)
+    if not record.hung and lingered_s > LINGERING_SECONDS:
+        yield f"the launcher lingered for {lingered_s:.2f} s"
 
 
 def delay_s(record, rank, alternatives):

@@ -209,6 +209,10 @@ class JudgeTest(unittest.TestCase):
     def test_a_launcher_that_lingers(self):
         self.assertIn("the launcher lingered for 9.80 s", self.broken(
             lambda record: setattr(record, "ended_s", 20.0)))
+        # Of a job without a sign of life nobody can tell for how long.
+        silent = chaos_judge.Record(events=[], ended_s=26000.0)
+        self.assertEqual(chaos_judge.judge({0: (Right(),)}, silent).problems,
+                         ["rank 0 did not end right"])
 
     def test_a_fault_that_never_came(self):
         self.assertIn("nothing was done", self.broken(
