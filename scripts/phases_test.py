@@ -1,10 +1,11 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tests of scripts/phases.sh: how it reads the logs of ctest."""
+"""Tests of scripts/phases.sh: how it reads the logs of ctest; and of what ./dev says at once."""
 
 import pathlib
 import shlex
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -80,6 +81,22 @@ class PhasesTest(unittest.TestCase):
         self.assertEqual(call("show_slowest", OF_CTEST), [
             "", "slowest tests:", "  11.30 s  scripts.chaos_test", "  0.52 s  Socket",
             "  0.01 s  Worlds/Devices.Add/shm"])
+
+
+class DevTest(unittest.TestCase):
+    def test_mistakes_are_told_before_anything_is_built(self):
+        with tempfile.TemporaryDirectory() as folder:  # There is nothing to build.
+            shutil.copytree(PHASES.parent, pathlib.Path(folder, "scripts"))
+            shutil.copy(PHASES.parent.parent / "dev", folder)
+            for words, said in ((["--seedy", "1"], "'--seedy' is not an option"),
+                                (["--seed"], "--seed needs a number"),
+                                (["--seed", "1", "--ranks", "two"], "--ranks needs a number")):
+                ended = subprocess.run([f"{folder}/dev", "sim", *words], check=False, text=True,
+                                       capture_output=True, env={"STRETTO_PACKAGES": "OFF",
+                                                                 "STRETTO_TORCH": "OFF",
+                                                                 "PATH": "/usr/bin:/bin"})
+                self.assertEqual((ended.returncode, ended.stdout, ended.stderr),
+                                 (1, "", f"dev: ./dev sim: {said}\n"))
 
 
 if __name__ == "__main__":
