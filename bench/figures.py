@@ -70,7 +70,6 @@ class Ratio:
     value: float  # The median over the repeats that both have in this regime.
     low: float
     high: float
-    against: Cell
 
     def text(self):
         return ratio_text(self.value)
@@ -119,7 +118,7 @@ def _ratio(theirs, ours):
     each = [theirs.p50s[repeat] / ours.p50s[repeat] for repeat in both]
     # If no repeat has both in this regime, only their medians can be compared.
     each = each or [theirs.p50_us / ours.p50_us]
-    return Ratio(statistics.median(each), min(each), max(each), theirs)
+    return Ratio(statistics.median(each), min(each), max(each))
 
 
 def _cells(lines):

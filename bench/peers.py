@@ -267,18 +267,11 @@ def first_line(path, pattern):
 def machine_of(cores):
     """Returns what affects the figures, and nothing that identifies the machine."""
     memory = int(first_line("/proc/meminfo", r"MemTotal:\s+(\d+)") or 0)
+    huge_pages = first_line("/sys/kernel/mm/transparent_hugepage/enabled", r"\[(\w+)\]")
     return {"cpu": first_line("/proc/cpuinfo", r"model name\s*:\s*(.*)") or platform.machine(),
             "l3": first_line("/sys/devices/system/cpu/cpu0/cache/index3/size", r"(.*)"),
             "cores": cores, "memory_gib": round(memory / 1024 / 1024),
-            "kernel": platform.release().split("-")[0], "huge_pages": huge_pages()}
-
-
-def huge_pages():
-    text = ""
-    with contextlib.suppress(OSError):
-        text = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
-    match = re.search(r"\[(\w+)\]", text)
-    return match.group(1) if match else "unknown"
+            "kernel": platform.release().split("-")[0], "huge_pages": huge_pages or "unknown"}
 
 
 def commit_of():

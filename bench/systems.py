@@ -213,6 +213,8 @@ class Bare(System):
 
 class Mpi(System):
     family = "mpi"
+    # Open MPI requires both variables to run as root; the others ignore them.
+    permissions = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
     def __init__(self, name, title, folder, launcher, options=(), environment=None,
                  oversubscribed_options=(), oversubscribed_environment=None):
@@ -247,11 +249,7 @@ class Mpi(System):
                        for name, value in self.all_environment(place).items()}
         return [Started([program, "-n", str(place.ranks), *self.all_options(place),
                          str(self.driver(place)), *place.driver_arguments()],
-                        environment | self.permissions())]
-
-    def permissions(self):
-        """Open MPI requires both variables to run as root; the others ignore them."""
-        return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+                        environment | self.permissions)]
 
 
 class Gloo(System):

@@ -177,7 +177,6 @@ const std::map<std::string, Collective> kCollectives = {
 
 bool output_is_right(const Pattern& pattern, const Job& job, int rank, std::uint64_t iteration) {
   const std::span output(job.output, job.operation == "reduce_scatter" ? job.share : job.count);
-  if (job.operation == "reduce" && rank != 0) return true;  // Only the root has an output.
   if (job.operation == "copy") return pattern.is_input(view_of(output), 0, rank, iteration);
   const Collective operation = kCollectives.at(job.operation);
   return pattern.is_output(operation, view_of(output), job.share, rank, iteration);

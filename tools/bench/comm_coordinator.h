@@ -17,7 +17,6 @@ class CommCoordinator final : public Coordinator {
  public:
   explicit CommCoordinator(Communicator& comm) : comm_(comm) {}
 
-  int rank() const override { return comm_.rank().value(); }
   int size() const override { return comm_.size(); }
   void barrier() override { comm_.barrier().wait(); }
   double agree(double value) override;

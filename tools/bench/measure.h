@@ -18,7 +18,6 @@ namespace stretto::bench {
 class Coordinator {
  public:
   virtual ~Coordinator() = default;
-  virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual void barrier() = 0;
   // Returns rank 0's value on all ranks.
@@ -35,7 +34,6 @@ class BoardCoordinator final : public Coordinator {
  public:
   explicit BoardCoordinator(Board& board) : board_(board) {}
 
-  int rank() const override { return board_.rank(); }
   int size() const override { return board_.size(); }
   void barrier() override { board_.barrier(); }
   double agree(double value) override {
@@ -43,14 +41,14 @@ class BoardCoordinator final : public Coordinator {
     // next barrier, and before that barrier they have read the slot.
     double& slot = board_.head().decided[turn_];
     turn_ = 1 - turn_;
-    if (rank() == 0) slot = value;
+    if (board_.rank() == 0) slot = value;
     board_.barrier();
     return slot;
   }
   void maxima(std::vector<double>& values) override {
     for (std::size_t first = 0; first < values.size(); first += kMaxSingles) {
       const std::size_t count = std::min<std::size_t>(kMaxSingles, values.size() - first);
-      std::copy_n(values.data() + first, count, board_.singles(rank()));
+      std::copy_n(values.data() + first, count, board_.singles(board_.rank()));
       board_.barrier();
       for (int other = 0; other < size(); ++other) {
         for (std::size_t i = 0; i < count; ++i) {
@@ -63,7 +61,7 @@ class BoardCoordinator final : public Coordinator {
   double flag_latency_ns() override {
     board_.barrier();
     double latency_ns = 0;
-    if (size() > 1 && !board_.oversubscribed() && rank() < 2) latency_ns = ping_pong();
+    if (size() > 1 && !board_.oversubscribed() && board_.rank() < 2) latency_ns = ping_pong();
     return agree(latency_ns);
   }
 
@@ -74,7 +72,7 @@ class BoardCoordinator final : public Coordinator {
     // The flags go on counting from line to line, so nobody has to reset them.
     const std::uint64_t first = head.pong.load(std::memory_order_acquire);
     for (std::uint64_t i = first + 1; i <= first + 200; ++i) {
-      if (rank() == 1) {
+      if (board_.rank() == 1) {
         board_.wait_until([&] { return head.ping.load(std::memory_order_acquire) == i; });
         head.pong.store(i, std::memory_order_release);
         continue;
@@ -86,7 +84,7 @@ class BoardCoordinator final : public Coordinator {
           std::chrono::steady_clock::now() - start;
       one_way_ns.push_back(both.count() / 2);
     }
-    return rank() == 0 ? median(one_way_ns) : 0;
+    return board_.rank() == 0 ? median(one_way_ns) : 0;
   }
 
   Board& board_;

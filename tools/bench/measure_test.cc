@@ -61,7 +61,6 @@ TEST(Statistics, TheRegimeNeedsBothEndsOfALine) {
 // A coordinator of one rank.
 class Alone final : public Coordinator {
  public:
-  int rank() const override { return 0; }
   int size() const override { return 1; }
   void barrier() override {}
   double agree(double value) override { return value; }
