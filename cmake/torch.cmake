@@ -48,18 +48,9 @@ endif()
 
 if(STRETTO_HAVE_TORCH)
   stretto_add_libtorch()
-endif()
-
-# Precompiles <torch/torch.h> for all targets that use it: it takes longer to compile than all of
-# stretto. But g++ instantiates torch's templates at the end of every source, even an empty one,
-# which takes ten seconds. So the torch sources of the library are compiled as one.
-function(stretto_use_torch_header target)
-  if(TARGET stretto_torch_header)
-    target_precompile_headers(${target} REUSE_FROM stretto_torch_header)
-  endif()
-endfunction()
-
-if(STRETTO_HAVE_TORCH)
+  # Precompiles <torch/torch.h> for all targets that use it: it takes longer to compile than all of
+  # stretto. But g++ instantiates torch's templates at the end of every source, even an empty one,
+  # which takes ten seconds. So the torch sources of the library are compiled as one.
   set(source ${CMAKE_CURRENT_BINARY_DIR}/torch_header.cc)
   file(CONFIGURE OUTPUT ${source} CONTENT "// Exists so that its target has a source.\n")
   add_library(stretto_torch_header OBJECT ${source})
