@@ -140,16 +140,8 @@ class Worker {
       work();
       events_.write("left");
       return 0;
-    } catch (const Error& error) {
-      report(error);
-      return 3;
     } catch (const std::exception& error) {
-      lift_limits();
-      events_.write("error", {{"type", testing::type_of(error)},
-                              {"named", nullptr},
-                              {"text", error.what()},
-                              {"during", during_},
-                              {"step", step_}});
+      report(error);
       return 3;
     }
   }
@@ -316,9 +308,10 @@ class Worker {
     }
   }
 
-  void report(const Error& error) {
+  void report(const std::exception& error) {
     lift_limits();
-    const auto named = error.status().rank();
+    const auto* ours = dynamic_cast<const Error*>(&error);
+    const auto named = ours != nullptr ? ours->status().rank() : std::nullopt;
     events_.write("error", {{"type", testing::type_of(error)},
                             {"named", named ? nlohmann::json(named->value()) : nullptr},
                             {"text", error.what()},
