@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
@@ -63,6 +64,14 @@ spdlog::level::level_enum level_of(LogLevel level) {
 }
 static_assert(spdlog::level::err == spdlog::level::debug + static_cast<int>(LogLevel::error));
 
+std::optional<spdlog::level::level_enum> level_named(std::string_view wanted) {
+  for (const auto level : {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
+                           spdlog::level::err, spdlog::level::off}) {
+    if (wanted == spdlog::level::to_string_view(level)) return level;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 void set_log_sink(LogSink sink) { instance().sink->use(std::move(sink)); }
@@ -78,13 +87,14 @@ void configure_log(const Environment& environment, const std::string& prefix) {
   log.set_prefix(prefix);
   const auto wanted = environment.get("STRETTO_LOG");
   if (!wanted) return;
-  for (const auto level : {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
-                           spdlog::level::err, spdlog::level::off}) {
-    if (*wanted == spdlog::level::to_string_view(level)) return log.logger.set_level(level);
-  }
-  log_line(LogLevel::warning, fmt::format("STRETTO_LOG={} is not one of debug, info, warning, "
-                                          "error, off",
-                                          *wanted));
+  if (const auto level = level_named(*wanted)) return log.logger.set_level(*level);
+  log_line(LogLevel::warning, mistake_of_log_level(environment));
+}
+
+std::string mistake_of_log_level(const Environment& environment) {
+  const auto wanted = environment.get("STRETTO_LOG");
+  if (!wanted || level_named(*wanted)) return "";
+  return fmt::format("STRETTO_LOG={} is not one of debug, info, warning, error, off", *wanted);
 }
 
 }  // namespace stretto

@@ -22,6 +22,8 @@ bool log_enabled(LogLevel level);
 // Called once by join(). Sets the prefix, which names the rank, for all following lines of this
 // process, and the level from STRETTO_LOG (debug, info, warning, error, off; default warning).
 void configure_log(const Environment& environment, const std::string& prefix);
+// Returns what configure_log() warns of; empty if STRETTO_LOG is a level, or not set.
+std::string mistake_of_log_level(const Environment& environment);
 
 // Drops a line if there is no memory for it: threads and destructors call this, and an exception
 // there would end the process.

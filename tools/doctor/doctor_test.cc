@@ -82,6 +82,12 @@ TEST(Doctor, RefusesWhatRanksWouldRefuse) {
   }
 }
 
+TEST(Doctor, KnowsWhatRanksWouldWarnOf) {
+  const std::string text = doctor_says({}, 0, {{"STRETTO_LOG", "loud"}});
+  expect_contains(text, "warning  values");
+  expect_contains(text, "STRETTO_LOG=loud is not one of debug, info, ");
+}
+
 TEST(Doctor, TriesWhatTheJobWants) {
   const FileDescriptor taken = bootstrap::listen_tcp("127.0.0.1", 0).or_throw();
   const std::string port = std::to_string(bootstrap::local_port(taken.get()).or_throw());

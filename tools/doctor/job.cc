@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "stretto/base/log.h"
 #include "stretto/cuda/load_kernels.h"
 #include "stretto/cuda_driver/driver.h"
 #include "stretto/job/settings.h"
@@ -83,6 +84,9 @@ Check check_values(const Environment& environment) {
   job::Sources sources = job.value().sources;
   const auto settings = read_settings({}, environment, sources);
   if (!settings.ok()) return failed(settings.status());
+  if (const std::string mistake = mistake_of_log_level(environment); !mistake.empty()) {
+    return warning("values", mistake, "ranks would warn of it, and log from warnings on");
+  }
   if (!job.value().foreign_network.empty()) {
     return warning(
         "values",
