@@ -3,9 +3,11 @@
 
 // The `stretto` program: finds the command and calls it.
 
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -60,7 +62,9 @@ int dispatch(const std::vector<std::string>& arguments) {
 
 int main(int argument_count, char** arguments) {
   try {
-    return dispatch({arguments + 1, arguments + argument_count});
+    const int status = dispatch({arguments + 1, arguments + argument_count});
+    if (std::fflush(stdout) == 0) return status;
+    throw std::system_error(errno, std::generic_category(), "standard output");
   } catch (const std::exception& failure) {
     fmt::print(stderr, "stretto: {}\n", failure.what());
     return 1;

@@ -288,6 +288,12 @@ TEST(Version, IsTheOneOfTheBuild) {
   expect_contains(text, "project(stretto VERSION " + version + " ");
 }
 
+TEST(Output, OfACommandThatIsLostMakesItFail) {
+  Tool tool({"--version"}, {}, {"sh", "-c", "exec \"$@\" >/dev/full", "sh"});
+  EXPECT_EQ(tool.status(), 1);
+  EXPECT_EQ(tool.errors().finish(), "stretto: standard output: No space left on device\n");
+}
+
 // These are more ranks than a signed byte can number.
 TEST(ManyRanks, JoinAndPassABarrier) {
   const Ended ended =
