@@ -113,8 +113,10 @@ TEST(RunRestart, AProgramThatIsGoneIsAFailureOfItsRank) {
   const TemporaryFolder folder;
   const std::string program = folder / "program";
   std::ofstream(program) << "#!/bin/sh\n"
-                            "if [ $STRETTO_RANK = 1 ]; then rm $0; exit 3; fi\n"
-                            "sleep 1.5; echo survived\n";
+                            "if [ $STRETTO_RANK = 1 ]; then\n"
+                            "  until [ -e $0.read ]; do sleep 0.01; done; rm $0; exit 3\n"
+                            "fi\n"
+                            "touch $0.read; sleep 1.5; echo survived\n";
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   const Ended ended =
       testing::run({"run", "-n", "2", "--restarts", "1", "--settle", "20", "--", program});
