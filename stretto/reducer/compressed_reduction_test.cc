@@ -269,19 +269,6 @@ TEST(CompressedReduction, RulesChooseByNameAndSmallOnesTravelAsTheyAre) {
   });
 }
 
-TEST(CompressedReduction, WithoutFeedbackNothingIsKept) {
-  run_ranks(2, [](Communicator& communicator) {
-    const auto compressed = compressing({.error_feedback = false});
-    Reducer reducer(communicator, {{"w", DType::f32, 2000}}, {.hook = compressed});
-    for (int step = 0; step < 2; ++step) {
-      for (float& value : floats(reducer, 0)) value = step == 0 ? 1.0f : 0.0f;
-      reducer.mark_ready(0);
-      reducer.finalize();
-    }
-    for (const float value : floats(reducer, 0)) ASSERT_EQ(value, 0.0f);
-  });
-}
-
 TEST(CompressedReduction, GoesOnBitForBitWhereItWasSaved) {
   for (const auto& codec : {top_k({.density = 0.1}), int8({.stochastic = true}),
                             top_k({.density = 0.1, .exact = false})}) {
@@ -343,29 +330,6 @@ TEST(CompressedReduction, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
       EXPECT_NEAR(floats(reducer, 0)[i], sum[i] / 3, 1e-6f)
           << "as it would have counted in the mean";
     }
-  });
-}
-
-TEST(CompressedReduction, DamagedStatesAreRefused) {
-  CompressedReduction reduction;
-  std::vector<std::byte> state = reduction.save();
-  EXPECT_NO_THROW(reduction.load(state));
-  state[9] ^= std::byte{1};
-  EXPECT_THROW(reduction.load(state), InvalidArgument);
-  EXPECT_THROW(reduction.load({}), InvalidArgument);
-}
-
-TEST(CompressedReduction, AnotherCodecIsRefusedAndBothAreNamed) {
-  run_ranks(2, [](Communicator& communicator) {
-    const bool first = communicator.rank() == Rank(0);
-    const std::string text = message_of<Mismatch>([&] {
-      Reducer reducer(communicator, model(),
-                      {.hook = compressing({.codec = top_k({.density = first ? 0.01 : 0.02})})});
-    });
-    expect_contains(text, "top_k(0.01) from 1024 elements on");
-    expect_contains(text,
-                    "top_k(0.02) from 1024 elements on; always, with residuals, infinity "
-                    "sent, seed 0' on rank 1");
   });
 }
 

@@ -83,25 +83,11 @@ TEST(EarlyFinish, AHookThatThrowsFailsTheStep) {
   });
 }
 
-class HostMemory : public BucketMemory {
- public:
-  Memory allocate(Communicator& communicator, std::size_t bytes) override {
-    return host_buckets().allocate(communicator, bytes);
-  }
-  Memory allocate_copy(std::size_t bytes) override { return host_buckets().allocate_copy(bytes); }
-  void copy(ByteSpan to, ConstByteSpan from) override { host_buckets().copy(to, from); }
-  void convert(const View& to, const ConstView& from) override { host_buckets().convert(to, from); }
-  void clear(ByteSpan bytes) override { host_buckets().clear(bytes); }
-  bool is_zero(ConstByteSpan bytes) const override { return host_buckets().is_zero(bytes); }
-  void publish() override {}
-  Status end(Work& work) override { return host_buckets().end(work); }
-};
-
 // Memory in which a bucket's reduction cannot be ended.
-class FailingMemory final : public HostMemory {
+class FailingMemory final : public HostBuckets {
  public:
   Status end(Work& work) override {
-    const Status status = HostMemory::end(work);
+    const Status status = HostBuckets::end(work);
     if (++ended_ > 1) throw std::runtime_error("the device is lost");
     return status;
   }
@@ -139,15 +125,15 @@ TEST(EarlyFinish, WhatOnReducedThrowsOnOneRankEndsTheTrainingOfAll) {
 }
 
 // Memory of which nothing more can be allocated from some time on.
-class FullMemory final : public HostMemory {
+class FullMemory final : public HostBuckets {
  public:
   Memory allocate(Communicator& communicator, std::size_t bytes) override {
     expect_room();
-    return HostMemory::allocate(communicator, bytes);
+    return HostBuckets::allocate(communicator, bytes);
   }
   Memory allocate_copy(std::size_t bytes) override {
     expect_room();
-    return HostMemory::allocate_copy(bytes);
+    return HostBuckets::allocate_copy(bytes);
   }
   std::size_t room = SIZE_MAX;  // The number of allocations that still succeed.
 

@@ -40,7 +40,7 @@ class BucketMemory {
 
 // Memory of the host, from Communicator::allocate_bytes(). Functions take effect before they
 // return.
-class HostBuckets final : public BucketMemory {
+class HostBuckets : public BucketMemory {
  public:
   Memory allocate(Communicator& communicator, std::size_t bytes) override;
   Memory allocate_copy(std::size_t bytes) override;
