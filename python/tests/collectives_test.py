@@ -299,6 +299,8 @@ def reduces_sparse_tensors(rank: int, size: int) -> None:
     ]:
         told = ranks.refusal(lambda: dist.all_reduce(refused))
         assert why in told, told
+    told = ranks.refusal(lambda: dist.all_reduce(nothing, dist.ReduceOp.MAX))
+    assert "(this one is of Float): only SUM and AVG" in told, told
 
 
 class CollectivesTest(unittest.TestCase):

@@ -205,8 +205,8 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
   const bool is_sum = reduction.op == ReduceOp::sum || reduction.op == ReduceOp::mean;
   if (!has_sparse_sum(tensor.scalar_type()) || !is_sum || reduction.factor != 1) {
     refuse(
-        "all_reduce of sparse tensors: SUM and AVG of float32, float64, int32 and int64, not of {} "
-        "or with other operations; make the tensor dense: to_dense()",
+        "all_reduce of sparse tensors (this one is of {}): only SUM and AVG, of float32, float64, "
+        "int32 and int64; make the tensor dense: to_dense()",
         c10::toString(tensor.scalar_type()));
   }
   MemberTensors held = tensors_of_operation();
