@@ -491,7 +491,3 @@ class WithoutLauncherTest(unittest.TestCase):
             return refusal(stretto.ElasticJob)
 
         self.assertIn("meets in the store of stretto run", ranks.run(body, 1)[0])
-
-
-if __name__ == "__main__":
-    unittest.main()

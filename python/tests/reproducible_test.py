@@ -120,7 +120,3 @@ class ReproducibleTest(unittest.TestCase):
             assert parameter.grad.stride() == parameter.stride()
 
         ranks.with_group(body, 2)
-
-
-if __name__ == "__main__":
-    unittest.main()

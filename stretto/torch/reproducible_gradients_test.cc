@@ -76,11 +76,7 @@ TEST(ReproducibleGradients, AreMeans) {
       gradients.add();
     }
     gradients.reduce();
-    for (std::size_t i = 0; const torch::Tensor& each : model->parameters()) {
-      const torch::Tensor expected = reference->parameters()[i++].grad();
-      ASSERT_EQ(each.grad().defined(), expected.defined());
-      if (expected.defined()) expect_close(each.grad(), expected, "gradient");
-    }
+    expect_gradients_of(*reference, *model);
   });
 }
 
