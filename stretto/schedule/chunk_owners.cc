@@ -82,9 +82,9 @@ std::pair<Kind, int> take_owner(HostsByKind& kinds, std::int64_t chunks, std::in
 
 }  // namespace
 
-std::vector<std::vector<Subtree>> subtrees_by_host(const HostLayout& layout, int rank_count) {
+std::vector<std::vector<Subtree>> subtrees_by_host(const HostLayout& layout) {
   std::vector<std::vector<Subtree>> found(static_cast<std::size_t>(layout.host_count()));
-  find_subtrees(layout, 0, rank_count, found);
+  find_subtrees(layout, 0, layout.rank_count(), found);
   return found;
 }
 

@@ -18,7 +18,7 @@ struct Subtree {
 };
 
 // The subtrees of each host, in the order of ranks.
-std::vector<std::vector<Subtree>> subtrees_by_host(const HostLayout& layout, int rank_count);
+std::vector<std::vector<Subtree>> subtrees_by_host(const HostLayout& layout);
 
 // Returns, for each chunk, the host that owns it in a reduction whose result every host gets. Each
 // other host sends the owner one value per subtree and gets the result back, so hosts with many

@@ -17,6 +17,7 @@ class HostLayout {
   // `shape.hosts` has one entry per rank, or is empty: then all ranks are on one host.
   explicit HostLayout(const Shape& shape);
 
+  int rank_count() const { return static_cast<int>(hosts_.size()); }
   int host_count() const { return static_cast<int>(members_.size()); }
   int host_of(Rank rank) const { return hosts_[rank]; }
   int position_of(Rank rank) const { return positions_[rank]; }

@@ -111,7 +111,7 @@ void HostSummary::find_kinds(std::span<const std::int32_t> hosts) {
     all[static_cast<std::size_t>(host)].ranks = static_cast<int>(layout.members(host).size());
   }
   ranks_of_first_host_ = all.front().ranks;
-  const auto subtrees = subtrees_by_host(layout, rank_count_);
+  const auto subtrees = subtrees_by_host(layout);
   for (std::size_t host = 0; host < all.size(); ++host) {
     for (const Subtree& subtree : subtrees[host]) {
       ++(subtree.single() ? all[host].single_subtrees : all[host].joint_subtrees);

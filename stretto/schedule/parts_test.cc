@@ -15,6 +15,7 @@
 #include "stretto/schedule/chunk_owners.h"
 #include "stretto/schedule/print.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/hosts.h"
 
 namespace stretto::schedule {
 namespace {
@@ -108,14 +109,11 @@ TEST(Neighbour, GoesRoundBothWays) {
   EXPECT_EQ(neighbour(shape, -4), 1);
 }
 
-using Hosts = std::vector<std::int32_t>;
-
-HostLayout layout_of(const Hosts& hosts) {
-  return HostLayout({.rank_count = static_cast<std::int32_t>(hosts.size()), .hosts = hosts});
-}
+using testing::Hosts;
 
 std::vector<std::vector<Subtree>> subtrees_of(const Hosts& hosts) {
-  return subtrees_by_host(layout_of(hosts), static_cast<int>(hosts.size()));
+  const auto ranks = static_cast<std::int32_t>(hosts.size());
+  return subtrees_by_host(HostLayout({.rank_count = ranks, .hosts = hosts}));
 }
 
 // Returns how many chunks the busiest port sends or receives if the hosts `owners` own them.

@@ -46,7 +46,7 @@ class ByMessages final : public TwoLevel {
 
 // Two-level all-reduce: values that can be combined inside a host cross the network as one value.
 void two_level_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
-  two_level_all_reduce_by<ByMessages>(schedule, shape);
+  two_level_all_reduce_by<ByMessages>(schedule, shape, ChunkAssignment::in_blocks(shape));
 }
 
 // Two-level reduce-scatter: the first half of two_level_all_reduce, with chunk r owned by rank r.

@@ -67,12 +67,11 @@ class OnMappedMemory : public TwoLevel {
 // Whole results go on to the root: through the windows of its host, or as messages.
 class ToRoot final : public OnMappedMemory {
  public:
-  ToRoot(ScheduleBuilder& schedule, const Shape& shape, const HostLayout& layout,
-         const ChunkAssignment& assignment)
-      : OnMappedMemory(schedule, shape, layout, assignment),
+  ToRoot(ScheduleBuilder& schedule, const Shape& shape, const ChunkAssignment& assignment)
+      : OnMappedMemory(schedule, shape, assignment),
         root_(shape.root),
-        root_host_(layout.host_of(shape.root)),
-        is_near_(layout.host_of(shape.rank) == root_host_) {}
+        root_host_(assignment.layout().host_of(shape.root)),
+        is_near_(assignment.layout().host_of(shape.rank) == root_host_) {}
 
   void pass_to_root() {
     for (const Slot& result : results_) {
@@ -135,7 +134,7 @@ class AroundRoot {
 
 // Two-level all-reduce on mapped memory: like two_level, but without messages inside hosts.
 void two_level_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
-  two_level_all_reduce_by<OnMappedMemory>(schedule, shape);
+  two_level_all_reduce_by<OnMappedMemory>(schedule, shape, ChunkAssignment::in_blocks(shape));
 }
 
 // Two-level all-reduce on mapped memory with one phase between hosts: each host sends its combined
@@ -143,9 +142,7 @@ void two_level_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) 
 // each other as where each chunk has one owner; with more than two hosts, each host sends more
 // bytes.
 void two_level_eager_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
-  const HostLayout layout(shape);
-  two_level_all_reduce_by<OnMappedMemory>(schedule, shape, layout,
-                                          ChunkAssignment::on_every_host(layout));
+  two_level_all_reduce_by<OnMappedMemory>(schedule, shape, ChunkAssignment::on_every_host(shape));
 }
 
 // Two-level reduce-scatter on mapped memory: the first half of two_level_mapped_all_reduce, with
@@ -163,11 +160,10 @@ void two_level_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) 
 // Two-level reduce on mapped memory: the first half of two_level_mapped_all_reduce. Then the owners
 // pass the results to the root, through the windows of its host or as messages.
 void two_level_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
-  const HostLayout layout(shape);
-  const ChunkAssignment assignment = ChunkAssignment::in_blocks(layout, shape.rank_count);
+  const ChunkAssignment assignment = ChunkAssignment::in_blocks(shape);
   schedule.cut_into(assignment.chunk_count());
-  ToRoot steps(schedule, shape, layout, assignment);
-  steps.reduce_to_owners(shape.rank_count);
+  ToRoot steps(schedule, shape, assignment);
+  steps.reduce_to_owners();
   steps.pass_to_root();
 }
 

@@ -22,10 +22,11 @@ class ChunkAssignment {
  public:
   // Makes chunk_count_for() chunks. owner_hosts() gives each chunk to a host, whose ranks own
   // consecutive blocks of chunks.
-  static ChunkAssignment in_blocks(const HostLayout& layout, int rank_count) {
-    const int chunk_count = chunk_count_for(rank_count, layout.host_count());
-    const std::vector<int> hosts = owner_hosts(subtrees_by_host(layout, rank_count), chunk_count);
-    ChunkAssignment assignment(layout, /*by_rank=*/false);
+  static ChunkAssignment in_blocks(const Shape& shape) {
+    ChunkAssignment assignment(shape, /*by_rank=*/false);
+    const HostLayout& layout = assignment.layout_;
+    const int chunk_count = chunk_count_for(shape.rank_count, layout.host_count());
+    const std::vector<int> hosts = owner_hosts(subtrees_by_host(layout), chunk_count);
     for (int c = 0; c < chunk_count; ++c) {
       const auto& members = layout.members(hosts[static_cast<std::size_t>(c)]);
       assignment.owners_.push_back(
@@ -35,23 +36,24 @@ class ChunkAssignment {
   }
 
   // Rank r owns chunk r.
-  static ChunkAssignment by_rank(const HostLayout& layout, int rank_count) {
-    ChunkAssignment assignment(layout, /*by_rank=*/true);
-    for (int c = 0; c < rank_count; ++c) assignment.owners_.emplace_back(c);
+  static ChunkAssignment by_rank(const Shape& shape) {
+    ChunkAssignment assignment(shape, /*by_rank=*/true);
+    for (int c = 0; c < shape.rank_count; ++c) assignment.owners_.emplace_back(c);
     return assignment;
   }
 
   // Every handler owns the chunks that it handles. There are as many chunks as the largest host has
   // ranks.
-  static ChunkAssignment on_every_host(const HostLayout& layout) {
-    ChunkAssignment assignment(layout, /*by_rank=*/false);
-    for (int host = 0; host < layout.host_count(); ++host) {
-      const auto ranks = static_cast<int>(layout.members(host).size());
+  static ChunkAssignment on_every_host(const Shape& shape) {
+    ChunkAssignment assignment(shape, /*by_rank=*/false);
+    for (int host = 0; host < assignment.layout_.host_count(); ++host) {
+      const auto ranks = static_cast<int>(assignment.layout_.members(host).size());
       assignment.everywhere_ = std::max(assignment.everywhere_, ranks);
     }
     return assignment;
   }
 
+  const HostLayout& layout() const { return layout_; }
   int chunk_count() const { return everywhere_ + static_cast<int>(owners_.size()); }
   bool has_one_owner() const { return everywhere_ == 0; }  // Then owner() is the owner of a chunk.
   Rank owner(int chunk) const { return owners_[static_cast<std::size_t>(chunk)]; }
@@ -70,9 +72,9 @@ class ChunkAssignment {
   }
 
  private:
-  ChunkAssignment(const HostLayout& layout, bool by_rank) : layout_(layout), by_rank_(by_rank) {}
+  ChunkAssignment(const Shape& shape, bool by_rank) : layout_(shape), by_rank_(by_rank) {}
 
-  const HostLayout& layout_;
+  HostLayout layout_;
   bool by_rank_;
   std::vector<Rank> owners_;  // Per chunk, if each has one owner; else empty.
   int everywhere_ = 0;        // Number of chunks that have an owner on every host: all, or 0.
@@ -83,18 +85,17 @@ class ChunkAssignment {
 class TwoLevel {
  public:
   virtual ~TwoLevel() = default;
-  TwoLevel(ScheduleBuilder& schedule, const Shape& shape, const HostLayout& layout,
-           const ChunkAssignment& assignment)
+  TwoLevel(ScheduleBuilder& schedule, const Shape& shape, const ChunkAssignment& assignment)
       : schedule_(schedule),
         assignment_(assignment),
         self_(shape.rank),
-        layout_(layout),
-        host_(layout.host_of(shape.rank)),
-        members_(layout.members(host_)),
-        position_(layout.position_of(shape.rank)),
-        subtrees_(subtrees_by_host(layout, shape.rank_count)),
+        layout_(assignment.layout()),
+        host_(layout_.host_of(shape.rank)),
+        members_(layout_.members(host_)),
+        position_(layout_.position_of(shape.rank)),
+        subtrees_(subtrees_by_host(layout_)),
         alone_(shape.rank_count),
-        owned_(static_cast<std::size_t>(layout.host_count())),
+        owned_(static_cast<std::size_t>(layout_.host_count())),
         handled_(members_.size()),
         inputs_(static_cast<std::size_t>(assignment.chunk_count())),
         arrived_(inputs_.size()) {
@@ -105,23 +106,23 @@ class TwoLevel {
     }
     for (int c = 0; c < assignment.chunk_count(); ++c) {
       if (assignment.has_one_owner()) {
-        owned_[static_cast<std::size_t>(layout.host_of(assignment.owner(c)))].push_back(c);
+        owned_[static_cast<std::size_t>(layout_.host_of(assignment.owner(c)))].push_back(c);
       } else {
         for (auto& owned : owned_) owned.push_back(c);
       }
-      const int handler = layout.position_of(assignment.handler(host_, c));
+      const int handler = layout_.position_of(assignment.handler(host_, c));
       handled_[static_cast<std::size_t>(handler)].push_back(c);
     }
   }
 
   // Reduces every chunk into the output of its owners.
-  void reduce_to_owners(int rank_count) {
+  void reduce_to_owners() {
     collect_inputs();
     reduce_subtrees();
     exchange_subtrees();
     for (const int c : own_handled()) {
       if (!is_owned_here(c)) continue;
-      schedule_.reduce(operands(c, 0, rank_count), result_places(c)).takes().completes();
+      schedule_.reduce(operands(c, 0, layout_.rank_count()), result_places(c)).takes().completes();
     }
   }
 
@@ -215,34 +216,23 @@ class TwoLevel {
 
 template <class Inside>
 void two_level_all_reduce_by(ScheduleBuilder& schedule, const Shape& shape,
-                             const HostLayout& layout, const ChunkAssignment& assignment) {
+                             const ChunkAssignment& assignment) {
   schedule.cut_into(assignment.chunk_count());
-  Inside steps(schedule, shape, layout, assignment);
-  steps.reduce_to_owners(shape.rank_count);
+  Inside steps(schedule, shape, assignment);
+  steps.reduce_to_owners();
   steps.spread_from_owners(Buffer::output);
 }
 
 template <class Inside>
-void two_level_all_reduce_by(ScheduleBuilder& schedule, const Shape& shape) {
-  const HostLayout layout(shape);
-  two_level_all_reduce_by<Inside>(schedule, shape, layout,
-                                  ChunkAssignment::in_blocks(layout, shape.rank_count));
-}
-
-template <class Inside>
 void two_level_reduce_scatter_by(ScheduleBuilder& schedule, const Shape& shape) {
-  const HostLayout layout(shape);
-  const ChunkAssignment assignment = ChunkAssignment::by_rank(layout, shape.rank_count);
-  Inside(schedule, shape, layout, assignment).reduce_to_owners(shape.rank_count);
+  Inside(schedule, shape, ChunkAssignment::by_rank(shape)).reduce_to_owners();
 }
 
 template <class Inside>
 void two_level_all_gather_by(ScheduleBuilder& schedule, const Shape& shape) {
-  const HostLayout layout(shape);
-  const ChunkAssignment assignment = ChunkAssignment::by_rank(layout, shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
   schedule.copy(input(own), output(own));
-  Inside(schedule, shape, layout, assignment).spread_from_owners(Buffer::input);
+  Inside(schedule, shape, ChunkAssignment::by_rank(shape)).spread_from_owners(Buffer::input);
 }
 
 }  // namespace stretto::schedule
