@@ -161,10 +161,7 @@ Lowered lower_to_one_pass(const Reduction& reduction) {
   const DType dtype = reduction.output_dtype;
   const bool uniform = std::all_of(reduction.inputs.begin(), reduction.inputs.end(),
                                    [&](const Input& input) { return input.dtype == dtype; });
-  if (!uniform) return lower_mixed(reduction, dtype);
-  const bool is_copy =
-      reduction.inputs.size() == 1 && reduction.divisor == 1 && dtype != DType::boolean;
-  return is_copy ? lower_copy(dtype) : lower(dtype, reduction.op);
+  return uniform ? lower(dtype, reduction.op) : lower_mixed(reduction, dtype);
 }
 
 // A reduction that does not fit into one pass. It runs block by block, in groups of kPassInputs
@@ -285,7 +282,8 @@ Result<PreparedReduction> PreparedReduction::create(const Reduction& like) {
   for (std::size_t i = 0; i < like.inputs.size(); ++i) {
     if (like.inputs[i].dtype != like.dtype) prepared.partial_inputs_ |= 1u << i;
   }
-  const Lowered lowered = lower_to_one_pass(like);
+  const Lowered lowered =
+      prepared.copies_one_ ? lower_copy(like.output_dtype) : lower_to_one_pass(like);
   prepared.kernel_ = lowered.kernel;
   prepared.lanes_per_element_ = lowered.lanes_per_element;
   return prepared;

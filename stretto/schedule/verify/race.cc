@@ -32,9 +32,7 @@ std::string text(Location location) {
 }
 
 // The accesses of one rank between two of its syncs.
-struct Interval {
-  std::vector<Touch> touches;
-};
+using Interval = std::vector<Touch>;
 
 // The intervals of each rank of the team.
 std::vector<std::vector<Interval>> cut_at_syncs(std::span<const Schedule> schedules,
@@ -47,7 +45,7 @@ std::vector<std::vector<Interval>> cut_at_syncs(std::span<const Schedule> schedu
       if (step.kind == StepKind::sync) {
         intervals.emplace_back();
       } else {
-        append_touches(schedule, step, intervals.back().touches);
+        append_touches(schedule, step, intervals.back());
       }
     }
   }
@@ -127,7 +125,7 @@ class RaceCheck {
       const auto& intervals = ranks_[i];
       const std::int32_t rank = team_[i].value();
       for (const Interval* edge : {&intervals.front(), &intervals.back()}) {
-        for (const Touch& touch : edge->touches) {
+        for (const Touch& touch : *edge) {
           if (rank_of(touch.location) == rank || !is_callers(touch.location)) continue;
           return refusal("rank {} touches {} {}: a sync is missing", rank, text(touch.location),
                          edge == &intervals.front() ? "before that rank may have entered"
@@ -143,7 +141,7 @@ class RaceCheck {
     std::vector<Location> locations;
     for (const auto& intervals : ranks) {
       for (const Interval& interval : intervals) {
-        for (const Touch& touch : interval.touches) locations.push_back(touch.location);
+        for (const Touch& touch : interval) locations.push_back(touch.location);
       }
     }
     return LocationNumbers(std::move(locations));
@@ -152,7 +150,7 @@ class RaceCheck {
   Status check_interval(std::int32_t run, std::int32_t interval, std::int32_t now) {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       const std::int32_t rank = team_[i].value();
-      for (const Touch& touch : ranks_[i][interval].touches) {
+      for (const Touch& touch : ranks_[i][interval]) {
         // Different runs work on different segments of callers' buffers.
         const std::int32_t set = is_callers(touch.location) ? run : run % scratch_sets_;
         PlaceHistory& history = histories_[numbers_.number_of(touch.location) * kRuns + set];
