@@ -12,15 +12,18 @@
 #include "stretto/schedule/cost.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/files.h"
+#include "tests/support/hosts.h"
 
 namespace stretto::group {
 namespace {
 
+using testing::equal_hosts;
+
 Selector selector_of(int ranks, int ranks_per_host, bool has_cores = true) {
-  HostList hosts;
-  for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / ranks_per_host);
-  return Selector(
-      {.rank_count = ranks, .hosts = hosts, .links = {}, .has_core_for_each_rank = has_cores});
+  return Selector({.rank_count = ranks,
+                   .hosts = equal_hosts(ranks, ranks_per_host),
+                   .links = {},
+                   .has_core_for_each_rank = has_cores});
 }
 
 OperationDescriptor operation_of(Collective collective, std::size_t bytes) {
@@ -144,9 +147,8 @@ TEST(Selector, OfMoreThanTwoRanksPrivateBuffersAreSharedOutSooner) {
 }
 
 TEST(Selector, InsideTeamsNothingIsSentThatCouldBeMapped) {
-  HostList hosts;
-  for (int rank = 0; rank < 8; ++rank) hosts.push_back(rank / 4);
-  const Selector selector({.rank_count = 8, .hosts = hosts, .links = {}, .has_teams = true});
+  const Selector selector(
+      {.rank_count = 8, .hosts = equal_hosts(8, 4), .links = {}, .has_teams = true});
   for (const Collective collective :
        {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
     for (const std::size_t bytes : {64u, 65536u, 16u << 20}) {
@@ -191,10 +193,9 @@ TEST(Selector, WhereTheWayTakesTheTimeHostsExchangeOnce) {
   const LinkModel links{.local = {},
                         .network = {.latency_seconds = 5e-3, .seconds_per_byte = 8e-8}};
   for (const int host_count : {2, 4}) {
-    HostList hosts;
-    for (int rank = 0; rank < 4 * host_count; ++rank) hosts.push_back(rank / 4);
+    const int ranks = 4 * host_count;
     const Selector selector(
-        {.rank_count = 4 * host_count, .hosts = hosts, .links = links, .has_teams = true});
+        {.rank_count = ranks, .hosts = equal_hosts(ranks, 4), .links = links, .has_teams = true});
     for (const std::size_t kilobytes : {4, 64, 1024}) {
       const OperationDescriptor operation = operation_of(Collective::all_reduce, kilobytes << 10);
       const bool is_short = host_count == 2 || kilobytes == 4;
@@ -310,9 +311,8 @@ TEST(Selector, ChoosesForAHundredThousandRanks) {
 TEST(Selector, InsideTeamsOfVeryManyRanksAllIsSent) {
   const OperationDescriptor operation = operation_of(Collective::all_gather, 1 << 20);
   for (const int ranks : {2000, 5000}) {
-    HostList hosts;
-    for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / 8);
-    const Selector selector({.rank_count = ranks, .hosts = hosts, .has_teams = true});
+    const Selector selector(
+        {.rank_count = ranks, .hosts = equal_hosts(ranks, 8), .has_teams = true});
     bool any_mapped = false;
     for (const auto& candidate : selector.candidates(operation, true)) {
       if (candidate.algorithm->access != schedule::Access::both) continue;

@@ -12,19 +12,17 @@
 #include "stretto/schedule/cost.h"
 #include "stretto/schedule/estimate.h"
 #include "stretto/schedule/verify/verify.h"
+#include "tests/support/hosts.h"
 
 namespace stretto::schedule {
 namespace {
 
+using testing::equal_hosts;
+using testing::Hosts;
+
 constexpr std::size_t kMessageBytes = 1 << 20;
 constexpr LinkCost kNetwork{.latency_seconds = 20e-6, .seconds_per_byte = 1 / 1e9};
 constexpr LinkCost kInHost{.latency_seconds = 1e-6, .seconds_per_byte = 1 / 10e9};
-
-std::vector<std::int32_t> equal_hosts(int host_count, int ranks_each) {
-  std::vector<std::int32_t> hosts;
-  for (int rank = 0; rank < host_count * ranks_each; ++rank) hosts.push_back(rank / ranks_each);
-  return hosts;
-}
 
 double seconds(Collective collective, std::string_view name, const CostQuery& query, int ranks) {
   return cost(*find_algorithm(collective, Access::messages, name), ranks, query).seconds;
@@ -48,7 +46,7 @@ double one_message(const LinkCost& link) {
 }
 
 TEST(CostHosts, AMessageTakesTheLinkThatItGoesOver) {
-  const auto hosts = equal_hosts(2, 2);
+  const auto hosts = equal_hosts(4, 2);
   const CostQuery query{
       .bytes = kMessageBytes, .link = kNetwork, .local_link = kInHost, .hosts = hosts};
   EXPECT_NEAR(cost(messages(4, 1, 1), query).seconds, one_message(kInHost), 1e-12);
@@ -56,12 +54,12 @@ TEST(CostHosts, AMessageTakesTheLinkThatItGoesOver) {
 }
 
 TEST(CostHosts, RanksOfAHostShareItsPort) {
-  const auto hosts = equal_hosts(2, 4);
+  const auto hosts = equal_hosts(8, 4);
   const CostQuery query{
       .bytes = kMessageBytes, .link = kNetwork, .local_link = kInHost, .hosts = hosts};
   const double transfer = kMessageBytes * kNetwork.seconds_per_byte;
   EXPECT_NEAR(cost(messages(8, 4, 4), query).seconds, one_message(kNetwork) + 3 * transfer, 1e-12);
-  for (const std::vector<std::int32_t>& one_side : {std::vector{0, 0, 1, 2}, {0, 1, 2, 2}}) {
+  for (const Hosts& one_side : {std::vector{0, 0, 1, 2}, {0, 1, 2, 2}}) {
     const CostQuery apart{.bytes = kMessageBytes, .link = kNetwork, .hosts = one_side};
     EXPECT_NEAR(cost(messages(4, 2, 2), apart).seconds, one_message(kNetwork) + transfer, 1e-12);
   }
@@ -81,14 +79,13 @@ TEST(CostHosts, WithoutHostsTheLocalLinkCountsForNothing) {
 
 // However ranks have been dealt to hosts, a ring enters and leaves each host once.
 TEST(CostHosts, ARingCostsTheSameOnEveryLayout) {
-  const auto in_order = equal_hosts(3, 4);
-  std::vector<std::int32_t> in_turns;
-  for (int rank = 0; rank < 12; ++rank) in_turns.push_back(rank % 3);
-  const std::vector<std::int32_t> scattered = {0, 1, 1, 2, 0, 2, 2, 1, 0, 1, 2, 0};
+  const auto in_order = equal_hosts(12, 4);
+  const Hosts in_turns = testing::hosts_in_turns(12, 3);
+  const Hosts scattered = {0, 1, 1, 2, 0, 2, 2, 1, 0, 1, 2, 0};
   for (const Collective collective :
        {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
     const Algorithm& ring = *find_algorithm(collective, Access::messages, "ring");
-    const auto on = [&](const std::vector<std::int32_t>& hosts) {
+    const auto on = [&](const Hosts& hosts) {
       const Status proof = verify(ring.build_all(12, 0, hosts));
       EXPECT_TRUE(proof.ok()) << proof.message();
       return CostQuery{
@@ -105,8 +102,7 @@ TEST(CostHosts, ARingCostsTheSameOnEveryLayout) {
 // Latency takes the time here. How often the two rounds of an all_reduce leave a host depends on
 // the number of ranks of the largest host.
 TEST(CostHosts, ARingsWayLeavesEachHostAsOftenAsItIsPricedFor) {
-  for (const std::vector<std::int32_t>& hosts :
-       {std::vector<std::int32_t>{0, 1, 2, 3}, {0, 0, 1, 1}, {0, 0, 0, 1}, {0, 1, 0, 1}, {0, 1}}) {
+  for (const Hosts& hosts : {Hosts{0, 1, 2, 3}, {0, 0, 1, 1}, {0, 0, 0, 1}, {0, 1, 0, 1}, {0, 1}}) {
     const auto ranks = static_cast<int>(hosts.size());
     const CostQuery query{.bytes = hosts.size() * 4,
                           .link = {.latency_seconds = 1e-3},
@@ -124,7 +120,7 @@ TEST(CostHosts, ARingsWayLeavesEachHostAsOftenAsItIsPricedFor) {
 }
 
 TEST(CostHosts, TwoLevelPaysWhereTheNetworkIsSlow) {
-  const auto hosts = equal_hosts(2, 8);
+  const auto hosts = equal_hosts(16, 8);
   const CostQuery query{
       .bytes = 16 * kMessageBytes, .link = kNetwork, .local_link = kInHost, .hosts = hosts};
   for (const Collective collective :
@@ -133,7 +129,7 @@ TEST(CostHosts, TwoLevelPaysWhereTheNetworkIsSlow) {
               seconds(collective, "direct", query, 16))
         << name(collective);
   }
-  const auto four_hosts = equal_hosts(4, 4);
+  const auto four_hosts = equal_hosts(16, 4);
   const CostQuery on_four{
       .bytes = 16 * kMessageBytes, .link = kNetwork, .local_link = kInHost, .hosts = four_hosts};
   for (const char* flat : {"direct", "binomial_tree"}) {
@@ -146,7 +142,7 @@ TEST(CostHosts, TwoLevelPaysWhereTheNetworkIsSlow) {
 // Two levels take twice the steps, which decides if there are hardly any bytes. With one rank per
 // host they save nothing.
 TEST(CostHosts, TwoLevelDoesNotPayWhereStepsCount) {
-  const auto hosts = equal_hosts(2, 8);
+  const auto hosts = equal_hosts(16, 8);
   const CostQuery small{.bytes = 64, .link = kNetwork, .local_link = kNetwork, .hosts = hosts};
   EXPECT_GT(seconds(Collective::all_reduce, "two_level", small, 16),
             seconds(Collective::all_reduce, "direct", small, 16));

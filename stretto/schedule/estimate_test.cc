@@ -10,10 +10,14 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/hosts.h"
+
 namespace stretto::schedule {
 namespace {
 
-using Hosts = std::vector<std::int32_t>;
+using testing::equal_hosts;
+using testing::Hosts;
+using testing::random_hosts;
 
 constexpr LinkCost kInside{
     .latency_seconds = 0.5e-6, .message_seconds = 0.2e-6, .seconds_per_byte = 1 / 5e9};
@@ -22,36 +26,6 @@ constexpr LinkCost kBetween{
 
 CostQuery query_of(std::size_t bytes, const Hosts& hosts) {
   return {.bytes = bytes, .link = kBetween, .local_link = kInside, .hosts = hosts};
-}
-
-Hosts blocks(int ranks, int each) {
-  Hosts hosts;
-  for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / each);
-  return hosts;
-}
-
-// Hosts of any size, with consecutive ranks.
-Hosts uneven_blocks(int ranks, std::mt19937& random) {
-  Hosts hosts;
-  std::int32_t host = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
-    if (rank > 0 && random() % 4 == 0) ++host;
-    hosts.push_back(host);
-  }
-  return hosts;
-}
-
-Hosts scattered(int ranks, std::mt19937& random) {
-  const std::size_t most = 1 + random() % static_cast<std::size_t>(ranks);
-  std::vector<std::int32_t> number(most, -1);
-  Hosts hosts;
-  std::int32_t count = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::int32_t& host = number[random() % most];
-    if (host < 0) host = count++;
-    hosts.push_back(host);
-  }
-  return hosts;
 }
 
 bool may_be_chosen(const Algorithm& algorithm) {
@@ -112,8 +86,9 @@ TEST(Estimate, ChoosesAsPlayingEveryRankWould) {
   std::mt19937 random(7);
   Regrets all;
   for (const int ranks : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 24, 31, 33, 48, 64}) {
-    for (const Hosts& hosts : {Hosts{}, blocks(ranks, 1), blocks(ranks, ranks < 8 ? 2 : 4),
-                               uneven_blocks(ranks, random), scattered(ranks, random)}) {
+    for (const Hosts& hosts :
+         {Hosts{}, equal_hosts(ranks, 1), equal_hosts(ranks, ranks < 8 ? 2 : 4),
+          random_hosts(ranks, random, true), random_hosts(ranks, random, false)}) {
       const Regrets found = regrets_of(ranks, hosts);
       EXPECT_LT(found.worst, 2.5) << ranks << " ranks";
       all.count += found.count;
@@ -177,7 +152,7 @@ TEST(Estimate, OfReductionsAroundARootKnowsALongWay) {
 
 TEST(Estimate, KnowsHowManyChunksSchedulesHave) {
   for (const Hosts& hosts : {Hosts{0}, Hosts{0, 1}, Hosts{0, 0, 1, 1}, Hosts{0, 1, 1, 1},
-                             Hosts{0, 1, 0, 1, 2, 2, 2}, blocks(24, 8)}) {
+                             Hosts{0, 1, 0, 1, 2, 2, 2}, equal_hosts(24, 8)}) {
     const auto ranks = static_cast<std::int32_t>(hosts.size());
     const HostSummary summary(ranks, hosts);
     for (const Algorithm& algorithm : algorithms()) {
@@ -194,7 +169,7 @@ TEST(Estimate, KnowsHowManyChunksSchedulesHave) {
 // With these numbers, plans and prices go by the same segments.
 TEST(Estimate, KnowsHowManySlotsSchedulesShare) {
   for (const Hosts& hosts : {Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 1, 1},
-                             Hosts{0, 1, 0, 1, 2, 2, 2}, blocks(24, 8)}) {
+                             Hosts{0, 1, 0, 1, 2, 2, 2}, equal_hosts(24, 8)}) {
     const auto ranks = static_cast<std::int32_t>(hosts.size());
     const HostSummary summary(ranks, hosts);
     for (const Algorithm& algorithm : algorithms()) {
@@ -214,7 +189,7 @@ TEST(Estimate, KnowsHowManySlotsSchedulesShare) {
 
 // Linux's token bucket lets some bytes pass at once, as networks of clouds do.
 TEST(Estimate, LetsWhatPassesAtOnceSaveTheTimeOfTheWay) {
-  const Hosts hosts = blocks(4, 1);
+  const Hosts hosts = equal_hosts(4, 1);
   const HostSummary summary(4, hosts);
   const Algorithm& algorithm =
       *find_algorithm(Collective::all_reduce, Access::messages, "recursive_doubling");
@@ -287,7 +262,7 @@ TEST(Estimate, KnowsThatLanesAreTakenByTurns) {
 
 // Each of 1024 segments is a message of a microsecond to each of 15 other ranks.
 TEST(Estimate, KnowsThatARankPassesItsMessagesOnOneByOne) {
-  const Hosts hosts = blocks(16, 1);
+  const Hosts hosts = equal_hosts(16, 1);
   const CostQuery query{.bytes = 1 << 20,
                         .segment_bytes = 64,
                         .link = {.latency_seconds = 5e-6, .seconds_per_byte = 1e-11},

@@ -41,6 +41,19 @@ inline void erase_nth(Schedule& schedule, StepKind kind, int n = 0) {
   schedule.steps.erase(schedule.steps.begin() + (&nth(schedule, kind, n) - &schedule.steps[0]));
 }
 
+// Expects that verify() refuses the schedules without any one of their steps.
+inline void expect_every_step_is_needed(const Schedules& schedules, std::string_view name) {
+  ASSERT_TRUE(verify(schedules).ok());
+  for (std::size_t rank = 0; rank < schedules.size(); ++rank) {
+    for (std::size_t step = 0; step < schedules[rank].steps.size(); ++step) {
+      Schedules broken = schedules;
+      broken[rank].steps.erase(broken[rank].steps.begin() + static_cast<std::ptrdiff_t>(step));
+      EXPECT_FALSE(verify(broken).ok())
+          << name << " of " << schedules.size() << " ranks, rank " << rank << " step " << step;
+    }
+  }
+}
+
 inline void expect_refused_because(const Schedules& schedules, const std::string& part_of_reason) {
   const Status status = verify(schedules);
   expect_failure(status, StatusCode::invalid_argument, part_of_reason);

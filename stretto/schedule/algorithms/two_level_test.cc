@@ -15,13 +15,15 @@
 
 #include "stretto/schedule/cost.h"
 #include "stretto/schedule/verify/verify.h"
+#include "tests/support/broken_schedules.h"
+#include "tests/support/hosts.h"
 #include "tests/support/seed.h"
 
 namespace stretto::schedule {
 namespace {
 
-using Hosts = std::vector<std::int32_t>;
-using Schedules = std::vector<Schedule>;
+using testing::Hosts;
+using testing::hosts_in_turns;
 
 // Returns those by messages, and those on mapped memory inside hosts.
 std::vector<const Algorithm*> two_level_algorithms() {
@@ -47,32 +49,6 @@ Hosts contiguous(const std::vector<int>& sizes) {
                  static_cast<std::int32_t>(host));
   }
   return hosts;
-}
-
-Hosts in_turns(int ranks, int host_count) {
-  Hosts hosts;
-  for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank % host_count);
-  return hosts;
-}
-
-// Numbers hosts in the order in which they first appear.
-Hosts renumbered(Hosts hosts) {
-  Hosts number(hosts.size(), -1);
-  std::int32_t count = 0;
-  for (std::int32_t& host : hosts) {
-    if (number[host] < 0) number[host] = count++;
-    host = number[host];
-  }
-  return hosts;
-}
-
-Hosts random_layout(int ranks, std::mt19937& random, bool in_order) {
-  std::uniform_int_distribution<int> any_count(1, ranks);
-  std::uniform_int_distribution<int> any_host(0, any_count(random) - 1);
-  Hosts hosts(static_cast<std::size_t>(ranks));
-  std::ranges::generate(hosts, [&] { return any_host(random); });
-  if (in_order) std::ranges::sort(hosts);
-  return renumbered(std::move(hosts));
 }
 
 void expect_correct(const Hosts& hosts, Rank root, const std::string& what) {
@@ -124,7 +100,7 @@ TEST(TwoLevel, IsCorrectOnRandomLayouts) {
   for (int ranks = 1; ranks <= 24; ++ranks) {
     for (int repetition = 0; repetition < 6; ++repetition) {
       const Rank root = std::uniform_int_distribution<int>(0, ranks - 1)(random);
-      const Hosts hosts = random_layout(ranks, random, repetition % 2 == 0);
+      const Hosts hosts = testing::random_hosts(ranks, random, repetition % 2 == 0);
       ASSERT_NO_FATAL_FAILURE(expect_correct(hosts, root, "random"));
     }
   }
@@ -133,10 +109,10 @@ TEST(TwoLevel, IsCorrectOnRandomLayouts) {
 TEST(TwoLevel, IsCorrectOnLayoutsOfNote) {
   for (int ranks = 1; ranks <= 24; ++ranks) {
     const Rank root = ranks / 2;
-    ASSERT_NO_FATAL_FAILURE(expect_correct(in_turns(ranks, 1), root, "one host"));
-    ASSERT_NO_FATAL_FAILURE(expect_correct(in_turns(ranks, 2), root, "two in turns"));
-    ASSERT_NO_FATAL_FAILURE(expect_correct(in_turns(ranks, 3), root, "three in turns"));
-    ASSERT_NO_FATAL_FAILURE(expect_correct(in_turns(ranks, ranks), root, "one rank each"));
+    ASSERT_NO_FATAL_FAILURE(expect_correct(hosts_in_turns(ranks, 1), root, "one host"));
+    ASSERT_NO_FATAL_FAILURE(expect_correct(hosts_in_turns(ranks, 2), root, "two in turns"));
+    ASSERT_NO_FATAL_FAILURE(expect_correct(hosts_in_turns(ranks, 3), root, "three in turns"));
+    ASSERT_NO_FATAL_FAILURE(expect_correct(hosts_in_turns(ranks, ranks), root, "one rank each"));
   }
   for (const auto& sizes : std::vector<std::vector<int>>{
            {3, 5, 1}, {1, 5, 3}, {8, 8}, {4, 4, 4, 4}, {1, 23}, {23, 1}, {6, 6, 6}, {7, 1, 1, 8}}) {
@@ -150,16 +126,7 @@ TEST(TwoLevel, IsCorrectOnLayoutsOfNote) {
 TEST(TwoLevel, EveryStepIsNeeded) {
   for (const Hosts& hosts : {contiguous({2, 1}), contiguous({2, 3}), Hosts{0, 1, 0, 1, 1, 2}}) {
     for (const Algorithm* algorithm : two_level_algorithms()) {
-      const Schedules schedules = build(*algorithm, hosts, 1);
-      ASSERT_TRUE(verify(schedules).ok());
-      for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-        for (std::size_t step = 0; step < schedules[rank].steps.size(); ++step) {
-          Schedules broken = schedules;
-          broken[rank].steps.erase(broken[rank].steps.begin() + step);
-          EXPECT_FALSE(verify(broken).ok())
-              << algorithm->name << " rank " << rank << " step " << step;
-        }
-      }
+      expect_every_step_is_needed(build(*algorithm, hosts, 1), algorithm->name);
     }
   }
 }
