@@ -85,6 +85,11 @@ std::vector<Wrong> wrong_reductions() {
        },
        "rank 1: reduce_scatter_list, entry 1: the input is i32, the output f32"},
       {[](auto& c, auto& b) {
+         const std::array<ConstView, 2> inputs = {as_input(b.f), as_input(b.f)};
+         c.reduce_scatter_list(inputs, as_output(b.g).slice(0, 3)).wait();
+       },
+       "rank 1: reduce_scatter_list: the output has 3 elements; it must have 10"},
+      {[](auto& c, auto& b) {
          const std::array<ConstView, 2> inputs = {as_input(b.f), as_input(b.i)};
          const std::array outputs = {as_output(b.g), as_output(b.g)};
          c.all_to_all_list(inputs, outputs).wait();
@@ -105,6 +110,11 @@ std::vector<Wrong> wrong_moves() {
          c.all_gather(b.f, b.g, {.counts = {1, 2, 3}}).wait();
        },
        "rank 1: all_gather: there are 3 counts for 2 ranks"},
+      {[](auto& c, auto& b) {
+         const std::array outputs = {as_output(b.g), as_output(b.g), as_output(b.g)};
+         c.all_gather_list(as_input(b.f), outputs).wait();
+       },
+       "rank 1: all_gather_list: the list has 3 elements; it must have 2"},
       {[](auto& c, auto& b) {
          c.gather(b.f, b.g, {.root = 1, .counts = {5, 5}}).wait();
        },

@@ -230,23 +230,5 @@ TEST_P(ShareLists, AreExchanged) {
   });
 }
 
-TEST_P(ShareLists, ThatAreWrongAreRefused) {
-  on_all(make(2), [](Communicator& comm) {
-    std::vector<Values> list(3, Values(2));
-    Values own(2);
-    EXPECT_THROW((void)comm.all_gather_list(view_of(std::span(own)), views_of<View>(list)),
-                 InvalidArgument);
-    list.resize(2);
-    own.resize(3);
-    EXPECT_THROW((void)comm.reduce_scatter_list(views_of<ConstView>(list), view_of(std::span(own))),
-                 InvalidArgument);
-    std::vector<float> floats(2);
-    std::vector<View> mixed = views_of<View>(list);
-    mixed[1] = view_of(std::span(floats));
-    EXPECT_THROW((void)comm.all_to_all_list(views_of<ConstView>(list), mixed), InvalidArgument);
-    comm.barrier().wait();
-  });
-}
-
 }  // namespace
 }  // namespace stretto::testing

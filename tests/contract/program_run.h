@@ -29,7 +29,6 @@ struct ProgramStep {
     drop_group,
     settle,
   };
-  static constexpr int kKinds = 8;
 
   Kind kind = Kind::collective;
   unsigned group = 0;

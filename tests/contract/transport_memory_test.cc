@@ -16,8 +16,6 @@
 namespace stretto::transport {
 namespace {
 
-using Region = Region;
-
 class TransportMemoryTest : public TransportTest {};
 // Transports where the first two ranks share memory.
 class SharedMemoryTest : public TransportTest {};
