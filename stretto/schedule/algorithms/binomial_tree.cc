@@ -57,24 +57,6 @@ void climb_tree(ScheduleBuilder& schedule, const Shape& shape, std::int32_t merg
   }
 }
 
-// The root's buffer, in its slot `whole`, goes down to the output of every rank. Ranks are placed
-// on the tree in ring order, starting with the root. The largest subtree is served first, because
-// its data have the longest way to go.
-void descend_tree(ScheduleBuilder& schedule, const Shape& shape, std::int32_t merged_levels,
-                  Slot whole) {
-  const Shape from_root{shape.root, shape.rank_count, shape.root};
-  const std::int32_t place = neighbour(shape, -shape.root.value()).value();
-  for (const auto& bounds : merged_nodes_above(place, shape.rank_count, merged_levels)) {
-    const Rank leader = neighbour(from_root, bounds.front());
-    for (std::size_t i = 1; i + 1 < bounds.size(); ++i) {
-      if (place == bounds[i]) schedule.recv(leader, output(0));
-      if (place == bounds.front()) {
-        schedule.send(place == 0 ? whole : output(0), neighbour(from_root, bounds[i]));
-      }
-    }
-  }
-}
-
 // Places ranks on the tree in ring order, starting with the root. The chunk of a place is the chunk
 // of the rank there.
 class Placement {
@@ -93,6 +75,22 @@ class Placement {
   Shape from_root_;
   int place_;
 };
+
+// The root's buffer, in its slot `whole`, goes down to the output of every rank. The largest
+// subtree is served first, because its data have the longest way to go.
+void descend_tree(ScheduleBuilder& schedule, const Shape& shape, std::int32_t merged_levels,
+                  Slot whole) {
+  const Placement placement(shape);
+  const int own = placement.own();
+  for (const auto& bounds : merged_nodes_above(own, shape.rank_count, merged_levels)) {
+    for (std::size_t i = 1; i + 1 < bounds.size(); ++i) {
+      if (own == bounds[i]) schedule.recv(placement.rank_at(bounds.front()), output(0));
+      if (own == bounds.front()) {
+        schedule.send(own == 0 ? whole : output(0), placement.rank_at(bounds[i]));
+      }
+    }
+  }
+}
 
 }  // namespace
 

@@ -20,12 +20,11 @@ void stage_input(ScheduleBuilder& schedule, const Shape& shape) {
   }
 }
 
-// Every rank's contribution to this rank's chunk, in the order of ranks.
-std::vector<Place> contributions(const Shape& shape) {
-  const ChunkIndex own = shard_of(shape.rank);
+// Every rank's input of a chunk, in the order of ranks.
+std::vector<Place> contributions(const Shape& shape, ChunkIndex chunk) {
   std::vector<Place> places;
   for (int rank = 0; rank < shape.rank_count; ++rank) {
-    places.push_back({rank, shape.rank == rank ? input(own) : stage(own)});
+    places.push_back({rank, shape.rank == rank ? input(chunk) : stage(chunk)});
   }
   return places;
 }
@@ -49,7 +48,7 @@ void staged_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   stage_input(schedule, shape);
   schedule.sync();
-  schedule.reduce(contributions(shape), {{shape.rank, output(own)}, {shape.rank, stage(own)}})
+  schedule.reduce(contributions(shape, own), {{shape.rank, output(own)}, {shape.rank, stage(own)}})
       .takes()
       .completes();
   schedule.sync();
@@ -63,8 +62,8 @@ void staged_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
 void staged_mapped_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   stage_input(schedule, shape);
   schedule.sync();
-  const Place result{shape.rank, output(shard_of(shape.rank))};
-  schedule.reduce(contributions(shape), {result}).takes().completes();
+  const ChunkIndex own = shard_of(shape.rank);
+  schedule.reduce(contributions(shape, own), {{shape.rank, output(own)}}).takes().completes();
 }
 
 // Staged mapped all-gather: each rank stages its chunk and copies the others'.
@@ -96,7 +95,7 @@ void staged_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   stage_input(schedule, shape);
   schedule.sync();
   const Place result{shape.rank, is_root ? output(own) : stage(own)};
-  schedule.reduce(contributions(shape), {result}).takes().completes();
+  schedule.reduce(contributions(shape, own), {result}).takes().completes();
   schedule.sync();
   for (int distance = 1; is_root && distance < shape.rank_count; ++distance) {
     const Rank from = neighbour(shape, distance);
@@ -148,24 +147,11 @@ void staged_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   }
 }
 
-namespace {
-
-// Every rank's whole input, in the order of ranks.
-std::vector<Place> whole_inputs(const Shape& shape) {
-  std::vector<Place> places;
-  for (int rank = 0; rank < shape.rank_count; ++rank) {
-    places.push_back({rank, shape.rank == rank ? input(0) : raw(0, 0)});
-  }
-  return places;
-}
-
-}  // namespace
-
 // Eager mapped all-reduce: each rank stages its whole buffer and reduces the buffers of all ranks.
 void eager_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
-  schedule.copy(input(0), raw(0, 0));
+  schedule.copy(input(0), stage(0));
   schedule.sync();
-  schedule.reduce(whole_inputs(shape), {{shape.rank, output(0)}})
+  schedule.reduce(contributions(shape, 0), {{shape.rank, output(0)}})
       .takes(shape.rank_count == 2)
       .completes();
 }
@@ -173,9 +159,10 @@ void eager_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
 // Eager mapped reduce: like eager_mapped_all_reduce, but only the root reduces.
 void eager_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const bool is_root = shape.rank == shape.root;
-  if (!is_root) schedule.copy(input(0), raw(0, 0));
+  if (!is_root) schedule.copy(input(0), stage(0));
   schedule.sync();
-  if (is_root) schedule.reduce(whole_inputs(shape), {{shape.rank, output(0)}}).takes().completes();
+  if (is_root)
+    schedule.reduce(contributions(shape, 0), {{shape.rank, output(0)}}).takes().completes();
 }
 
 }  // namespace stretto::schedule

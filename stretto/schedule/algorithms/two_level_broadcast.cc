@@ -7,7 +7,7 @@
 
 #include "stretto/schedule/algorithms/all.h"
 #include "stretto/schedule/builder.h"
-#include "stretto/schedule/host_layout.h"
+#include "stretto/schedule/chunk_owners.h"
 
 namespace stretto::schedule {
 namespace {
@@ -58,23 +58,22 @@ class Others {
 // root's own host gets all chunks from the root.
 class Route {
  public:
-  explicit Route(const Others& others) : others_(others) {
-    const HostLayout& layout = others.layout();
-    int ranks = 0;
+  explicit Route(const Shape& shape) : others_(shape) {
+    const HostLayout& layout = others_.layout();
     for (int host = 0; host < layout.host_count(); ++host) {
-      ranks += static_cast<int>(layout.members(host).size());
-      if (host != others.root_host() || layout.host_count() == 1) first_hosts_.push_back(host);
+      if (host != root_host() || layout.host_count() == 1) first_hosts_.push_back(host);
     }
-    const auto turns = static_cast<int>(first_hosts_.size());
-    chunk_count_ = (ranks + turns - 1) / turns * turns;
+    chunk_count_ = chunk_count_for(layout.rank_count(), static_cast<int>(first_hosts_.size()));
   }
 
+  const Others& others() const { return others_; }
+  int root_host() const { return others_.root_host(); }
   int chunk_count() const { return chunk_count_; }
   int first_host(int chunk) const {
     return first_hosts_[static_cast<std::size_t>(chunk) % first_hosts_.size()];
   }
   bool comes_from_root(int host, int chunk) const {
-    return host == others_.root_host() || host == first_host(chunk);
+    return host == root_host() || host == first_host(chunk);
   }
   Rank handler(int host, int chunk) const {
     const auto& members = others_.layout().members(host);
@@ -83,7 +82,7 @@ class Route {
   }
 
  private:
-  const Others& others_;
+  Others others_;
   std::vector<int> first_hosts_;
   int chunk_count_ = 1;
 };
@@ -93,9 +92,8 @@ Slot stage(int c) { return raw(c, c); }
 
 // The steps of the root. With mapped memory, the other ranks of its host read its window; otherwise
 // the root sends them messages.
-void send_from_root(ScheduleBuilder& schedule, const Others& others, const Route& route,
-                    bool mapped) {
-  const int root_host = others.root_host();
+void send_from_root(ScheduleBuilder& schedule, const Route& route, bool mapped) {
+  const int root_host = route.root_host();
   if (mapped && root_host >= 0) {
     for (int c = 0; c < route.chunk_count(); ++c) schedule.copy(input(c), stage(c));
     schedule.sync();
@@ -113,9 +111,9 @@ void send_from_root(ScheduleBuilder& schedule, const Others& others, const Route
 
 // Between hosts: the handler that has a chunk from the root sends it to the handlers on the other
 // hosts.
-void pass_between(ScheduleBuilder& schedule, const Others& others, const Route& route, int host,
+void pass_between(ScheduleBuilder& schedule, const Route& route, int host,
                   const std::vector<int>& handled) {
-  const int hosts = others.layout().host_count();
+  const int hosts = route.others().layout().host_count();
   for (int distance = 1; distance < hosts; ++distance) {
     const int to_host = (host + distance) % hosts;
     const int from_host = (host + hosts - distance) % hosts;
@@ -133,30 +131,27 @@ void pass_between(ScheduleBuilder& schedule, const Others& others, const Route& 
 // Adds the steps of a rank other than the root.
 class PassingOn {
  public:
-  PassingOn(ScheduleBuilder& schedule, const Shape& shape, const Others& others, const Route& route)
+  PassingOn(ScheduleBuilder& schedule, const Shape& shape, const Route& route)
       : schedule_(schedule),
-        others_(others),
+        route_(route),
         root_(shape.root),
-        chunk_count_(route.chunk_count()),
-        host_(others.layout().host_of(others.other_of(shape.rank))),
-        members_(others.layout().members(host_)),
-        position_(
-            static_cast<std::size_t>(others.layout().position_of(others.other_of(shape.rank)))),
+        host_(layout().host_of(route.others().other_of(shape.rank))),
+        members_(layout().members(host_)),
+        position_(position_of(shape.rank)),
         handled_(members_.size()) {
-    for (int c = 0; c < chunk_count_; ++c) {
-      const Rank handler = others.other_of(route.handler(host_, c));
-      handled_[static_cast<std::size_t>(others.layout().position_of(handler))].push_back(c);
+    for (int c = 0; c < route.chunk_count(); ++c) {
+      handled_[position_of(route.handler(host_, c))].push_back(c);
     }
   }
 
-  bool is_near() const { return host_ == others_.root_host(); }
+  bool is_near() const { return host_ == route_.root_host(); }
 
   // The handlers receive their chunks.
-  void take(const Route& route) {
+  void take() {
     for (const int c : handled_[position_]) {
-      if (route.comes_from_root(host_, c)) schedule_.recv(root_, output(c));
+      if (route_.comes_from_root(host_, c)) schedule_.recv(root_, output(c));
     }
-    pass_between(schedule_, others_, route, host_, handled_[position_]);
+    pass_between(schedule_, route_, host_, handled_[position_]);
   }
   // The handlers pass their chunks to the other ranks of the host.
   void show_by_messages() {
@@ -169,7 +164,7 @@ class PassingOn {
   }
   void show_in_window() {
     if (members_.size() == 1) return;
-    schedule_.share_raw(chunk_count_);
+    schedule_.share_raw(route_.chunk_count());
     for (const int c : handled_[position_]) schedule_.copy(output(c), stage(c));
     schedule_.sync();
     for (std::size_t distance = 1; distance < members_.size(); ++distance) {
@@ -180,21 +175,24 @@ class PassingOn {
     }
   }
   void read_root() {
-    schedule_.share_raw(chunk_count_);
+    schedule_.share_raw(route_.chunk_count());
     schedule_.sync();
     const bool is_before_root = member((position_ + 1) % members_.size()) == root_;
-    for (int c = 0; c < chunk_count_; ++c) {
+    for (int c = 0; c < route_.chunk_count(); ++c) {
       schedule_.copy({root_, stage(c)}, output(c)).takes(is_before_root);
     }
   }
 
  private:
-  Rank member(std::size_t position) const { return others_.rank_of(members_[position]); }
+  const HostLayout& layout() const { return route_.others().layout(); }
+  std::size_t position_of(Rank rank) const {
+    return static_cast<std::size_t>(layout().position_of(route_.others().other_of(rank)));
+  }
+  Rank member(std::size_t position) const { return route_.others().rank_of(members_[position]); }
 
   ScheduleBuilder& schedule_;
-  const Others& others_;
+  const Route& route_;
   Rank root_;
-  int chunk_count_;
   int host_;
   const std::vector<Rank>& members_;
   std::size_t position_;                   // Of this rank in members_.
@@ -203,18 +201,17 @@ class PassingOn {
 
 void broadcast_by(ScheduleBuilder& schedule, const Shape& shape, bool mapped) {
   if (shape.rank_count == 1) return schedule.copy(input(0), output(0));
-  const Others others(shape);
-  const Route route(others);
+  const Route route(shape);
   schedule.cut_into(route.chunk_count());
   if (shape.rank == shape.root) {
-    if (mapped && others.root_host() >= 0) schedule.share_raw(route.chunk_count());
-    return send_from_root(schedule, others, route, mapped);
+    if (mapped && route.root_host() >= 0) schedule.share_raw(route.chunk_count());
+    return send_from_root(schedule, route, mapped);
   }
-  PassingOn passing(schedule, shape, others, route);
+  PassingOn passing(schedule, shape, route);
   if (mapped && passing.is_near()) {
     passing.read_root();
   } else {
-    passing.take(route);
+    passing.take();
     mapped ? passing.show_in_window() : passing.show_by_messages();
   }
 }
