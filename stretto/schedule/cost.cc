@@ -181,15 +181,13 @@ class Simulation {
     }
   }
 
-  bool stays_on_host(std::int32_t rank, std::int32_t other) const {
-    return !hosts_.empty() && hosts_[rank] == hosts_[other];
+  bool stays_on_host(const StepCost& step) const {
+    return !hosts_.empty() && hosts_[step.rank] == hosts_[steps_[step.partner].rank];
   }
   // Whether the message of a step passes the ports of hosts.
-  bool leaves_host(const StepCost& step) const {
-    return !hosts_.empty() && !stays_on_host(step.rank, steps_[step.partner].rank);
-  }
+  bool leaves_host(const StepCost& step) const { return !hosts_.empty() && !stays_on_host(step); }
   const LinkCost& link_of(const StepCost& step) const {
-    return stays_on_host(step.rank, steps_[step.partner].rank) ? local_link_ : link_;
+    return stays_on_host(step) ? local_link_ : link_;
   }
 
   void send(Instance instance, double now) {
@@ -209,7 +207,7 @@ class Simulation {
   // Inside a host the processors at both ends copy a message into the link and out of it while it
   // is transferred. Returns when the processor of this step's rank has finished.
   double copy_through(const StepCost& step, double now) {
-    if (!stays_on_host(step.rank, steps_[step.partner].rank)) return now;
+    if (!stays_on_host(step)) return now;
     return take(ranks_[step.rank].processor, now, step.bytes * link_.reduce_seconds_per_byte);
   }
 

@@ -83,14 +83,14 @@ struct Group {
 };
 thread_local Group group;
 
-Bytes contribution(const Call& call, std::size_t begin, std::size_t count) {
+Bytes contribution(const Call& call, std::size_t begin) {
   const std::size_t width = bytes_of(call.type);
   const std::byte* const from = reach(call.from) + begin * width;
-  Bytes bytes(from, from + count * width);
+  Bytes bytes(from, from + call.count * width);
   if (call.op < kFirstMadeOp) return bytes;
   with_type(call.type, [&](auto zero) {
     using T = decltype(zero);
-    for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t i = 0; i < call.count; ++i) {
       write<T>(bytes.data() + i * width, call.factor * read<T>(bytes.data() + i * width));
     }
   });
@@ -109,9 +109,9 @@ void give(Comm comm, const Call& call) {
   for (int r = 0; r < comm->size; ++r) {
     const auto to = static_cast<std::size_t>(r);
     if (call.kind == Kind::all_reduce || (call.kind == Kind::reduce && r == call.peer)) {
-      post(comm, r, call, contribution(call, 0, call.count));
+      post(comm, r, call, contribution(call, 0));
     } else if (call.kind == Kind::reduce_scatter) {
-      post(comm, r, call, contribution(call, to * call.count, call.count));
+      post(comm, r, call, contribution(call, to * call.count));
     } else if (call.kind == Kind::all_gather || (call.kind == Kind::send && r == call.peer) ||
                (call.kind == Kind::broadcast && comm->rank == call.peer)) {
       const std::byte* const from = reach(call.from);
