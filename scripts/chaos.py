@@ -272,6 +272,8 @@ def parse(arguments):
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin",
                         help="the folder of stretto and chaos_rank_program")
     options = parser.parse_args(arguments)
+    if options.jobs < 1:
+        parser.error("--jobs must be 1 or more")
     if options.minutes is None:
         options.minutes = math.inf if options.cases else 1.0
     return options

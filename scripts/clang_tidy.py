@@ -137,6 +137,8 @@ def main() -> int:
     stamps = {path: _stamp(path, flags) for path, flags in sources.items()}
     ages = changes.lately(ROOT)
     paths = [path for path in _in_order(list(sources), ages) if not stamps[path].exists()]
+    if unknown := [path for path in arguments.paths if path not in sources]:
+        sys.exit(f"clang-tidy: the build in build/check does not compile {', '.join(unknown)}")
     paths = arguments.paths or paths
     count = len(paths) if is_unbounded else COUNT
     recent = [path for path in paths[count:] if path in ages]

@@ -161,8 +161,8 @@ void eager_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const bool is_root = shape.rank == shape.root;
   if (!is_root) schedule.copy(input(0), stage(0));
   schedule.sync();
-  if (is_root)
-    schedule.reduce(contributions(shape, 0), {{shape.rank, output(0)}}).takes().completes();
+  if (!is_root) return;
+  schedule.reduce(contributions(shape, 0), {{shape.rank, output(0)}}).takes().completes();
 }
 
 }  // namespace stretto::schedule
