@@ -45,7 +45,7 @@ def _parts_of(rule: Any) -> tuple[str, str, dict[str, Any]]:
             return pattern, "dense", {}
         case (str(pattern), Hook()):
             return pattern, *rule[1]._made_of
-    raise TypeError(f"a rule is a pair of a pattern and a hook, or None instead; not {rule!r}")
+    raise TypeError(f"a rule is a pair: a pattern, and a hook or None; not {rule!r}")
 
 
 class Hook:

@@ -70,7 +70,7 @@ Result<Identity> handshake_as_client(int fd, const JobKey& key, Purpose purpose,
                                      const Identity& self, const WaitLimit& limit);
 
 // The same with a given machine of either role. After a failure `machine` still knows the identity
-// that the peer claimed.
+// that the peer claimed. Of a server that refuses, the last bytes may be lost when `fd` is closed.
 Status shake_hands(int fd, HandshakeMachine& machine, const WaitLimit& limit);
 
 // Calls `connect` and `greet`, and repeats both after growing pauses while `greet` fails with

@@ -425,6 +425,8 @@ TEST(PowerSgd, AGradientTravelsAsItIsWhereTheRankIsFarTooGreat) {
 
 TEST(PowerSgd, ARankWithoutMeaningIsRefused) {
   EXPECT_THROW((void)power_sgd({.rank = 0}), InvalidArgument);
+  // Ranks that agree on the name agree on the rank.
+  EXPECT_EQ(power_sgd({.rank = 3})->name(), "power_sgd(3)");
 }
 
 TEST(LowRank, ColumnsBecomeOrthonormalAndDependentOnesZero) {

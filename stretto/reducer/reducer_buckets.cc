@@ -130,8 +130,11 @@ bool Reducer::rebuild() {
   }
   order.assign(wire.begin(), wire.end());
   if (!is_permutation(order, gradients_.size())) {
-    fail(Status(StatusCode::protocol, "rank 0 sent an order of gradients that is no permutation",
-                Rank(0)));
+    const Rank named = communicator_.job_rank(0);
+    fail(Status(
+        StatusCode::protocol,
+        fmt::format("rank {} sent an order of gradients that is no permutation", named.value()),
+        named));
     throw_if_failed();
   }
   order_.planned_hash = hash_of(order);  // Not tried again, whatever the outcome.

@@ -4,6 +4,7 @@
 #include "stretto/reducer/reducer.h"
 
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -123,8 +124,11 @@ TEST(Reducer, ThreadsMayMarkDifferentGradients) {
 }
 
 TEST(Reducer, MissingGradientsAreNamedOnAllRanksAndTheNextStepMayFollow) {
-  run_ranks(3, [](Communicator& communicator, int rank) {
-    Reducer reducer(communicator, three_gradients(), small_buckets());
+  run_ranks(4, [](Communicator& job, int job_rank) {
+    const auto group = job.split({.color = job_rank == 0 ? std::nullopt : std::optional(0)});
+    if (group == nullptr) return;
+    const int rank = group->rank().value();
+    Reducer reducer(*group, three_gradients(), small_buckets());
     const auto step = [&] {
       for (std::size_t i = 0; i < 3; ++i) fill(reducer, i, 1);
       reducer.mark_ready(2);
@@ -135,7 +139,7 @@ TEST(Reducer, MissingGradientsAreNamedOnAllRanksAndTheNextStepMayFollow) {
       reducer.finalize();
     };
     expect_contains(message_of<InvalidArgument>(step),
-                    "2 parameters got no gradient on ranks 0, 1: a, b; used on rank 2. ");
+                    "2 parameters got no gradient on ranks 1, 2: a, b; used on rank 3. ");
     run_step(reducer, rank, {2, 1, 0});
     expect_mean(reducer, 3);
   });

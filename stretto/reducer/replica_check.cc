@@ -53,14 +53,19 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   return parts;
 }
 
+std::size_t job_rank(const Communicator& communicator, std::size_t rank) {
+  return static_cast<std::size_t>(communicator.job_rank(static_cast<int>(rank)));
+}
+
 // "[10, 64] on ranks 0, 2; [10, 65] on rank 1".
-std::string values_by_rank(const std::vector<std::string>& value_of_rank) {
+std::string values_by_rank(const Communicator& communicator,
+                           const std::vector<std::string>& value_of_rank) {
   std::vector<std::string> order;
   std::map<std::string, std::vector<std::size_t>> ranks;
   for (std::size_t rank = 0; rank < value_of_rank.size(); ++rank) {
     const std::string& value = value_of_rank[rank];
     if (ranks[value].empty()) order.push_back(value);
-    ranks[value].push_back(rank);
+    ranks[value].push_back(job_rank(communicator, rank));
   }
   std::string text;
   for (const std::string& value : order) {
@@ -86,25 +91,27 @@ bool all_equal(const Values& values) {
 }
 
 // How the ranks' fields of item `index` differ; empty if they do not.
-std::optional<std::string> explain_item(const Lines& ranks, std::size_t index) {
+std::optional<std::string> explain_item(const Communicator& communicator, const Lines& ranks,
+                                        std::size_t index) {
   std::vector<std::string> values;
   std::size_t fields = 0;
   for (const auto& rank : ranks) {
     values.push_back(identity(rank));
     fields = std::max(fields, rank.size());
   }
-  if (!all_equal(values)) return fmt::format("entry {} is {}", index, values_by_rank(values));
+  if (!all_equal(values))
+    return fmt::format("entry {} is {}", index, values_by_rank(communicator, values));
   for (std::size_t f = 3; f < fields; f += 2) {
     values.clear();
     for (const auto& rank : ranks) values.push_back(field(rank, f));
     if (all_equal(values)) continue;
     return fmt::format("{} has {} {}", identity(ranks[0]), field(ranks[0], f - 1),
-                       values_by_rank(values));
+                       values_by_rank(communicator, values));
   }
   return std::nullopt;
 }
 
-std::string explain(const std::vector<std::string>& texts) {
+std::string explain(const Communicator& communicator, const std::vector<std::string>& texts) {
   std::vector<std::vector<std::string_view>> lines;
   std::size_t longest = 0;
   for (const std::string& text : texts) {
@@ -116,7 +123,7 @@ std::string explain(const std::vector<std::string>& texts) {
     for (const auto& rank : lines) {
       item.push_back(i < rank.size() ? split(rank[i], '\t') : std::vector<std::string_view>());
     }
-    if (auto text = explain_item(item, i)) return *text;
+    if (auto text = explain_item(communicator, item, i)) return *text;
   }
   return "their descriptions differ";
 }
@@ -136,7 +143,7 @@ void check_replicas_described_alike(Communicator& communicator,
     texts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
   throw Mismatch(status_of(StatusCode::mismatch, "the model is not the same on all ranks: {}",
-                           explain(texts)));
+                           explain(communicator, texts)));
 }
 
 void check_replicas_hash_alike(Communicator& communicator, const std::vector<std::string>& names,
@@ -150,23 +157,20 @@ void check_replicas_hash_alike(Communicator& communicator, const std::vector<std
   std::vector<std::string> counts;
   for (const auto& [hash, count] : summaries) counts.push_back(fmt::format("{} parameters", count));
   if (!all_equal(counts)) {
-    throw Mismatch(
-        status_of(StatusCode::mismatch, "replicas have diverged: {}", values_by_rank(counts)));
+    throw Mismatch(status_of(StatusCode::mismatch, "replicas have diverged: {}",
+                             values_by_rank(communicator, counts)));
   }
   std::vector<std::uint64_t> all(hashes.size() * static_cast<std::size_t>(communicator.size()));
   communicator.all_gather(hashes, all, {.timeout = timeout}).wait();
-  const auto job_rank = [&](std::size_t rank) {
-    return static_cast<std::size_t>(communicator.job_rank(static_cast<int>(rank)));
-  };
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     std::vector<std::size_t> different;
     for (std::size_t at = i; at < all.size(); at += hashes.size()) {
-      if (all[at] != all[i]) different.push_back(job_rank(at / hashes.size()));
+      if (all[at] != all[i]) different.push_back(job_rank(communicator, at / hashes.size()));
     }
     if (different.empty()) continue;
     throw Mismatch(Status(StatusCode::mismatch,
                           fmt::format("replicas have diverged: {} on {} differs from rank {}",
-                                      names[i], rank_list(different), job_rank(0)),
+                                      names[i], rank_list(different), job_rank(communicator, 0)),
                           Rank(static_cast<std::int32_t>(different.front()))));
   }
 }

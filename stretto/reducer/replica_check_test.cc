@@ -4,6 +4,7 @@
 #include "stretto/reducer/replica_check.h"
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -94,15 +95,17 @@ TEST(ReplicaCheck, DivergedValuesNameTheFirstDifferenceAndItsRanks) {
 }
 
 TEST(ReplicaCheck, DifferentNumbersAreSaidAndTheGroupGoesOn) {
-  run_ranks(3, [](Communicator& communicator, int rank) {
-    const std::size_t count = rank == 1 ? 3 : 2;
+  run_ranks(4, [](Communicator& job, int rank) {
+    const auto group = job.split({.color = rank == 0 ? std::nullopt : std::optional(0)});
+    if (group == nullptr) return;
+    const std::size_t count = rank == 2 ? 3 : 2;
     const std::string message = testing::message_of<Mismatch>([&] {
-      check_replicas_hash_alike(communicator, std::vector<std::string>(count, "a"),
+      check_replicas_hash_alike(*group, std::vector<std::string>(count, "a"),
                                 std::vector<std::uint64_t>(count, 1));
     });
     EXPECT_EQ(message,
-              "replicas have diverged: 2 parameters on ranks 0, 2; 3 parameters on rank 1");
-    EXPECT_NO_THROW(check_replicas_hash_alike(communicator, {}, {}));
+              "replicas have diverged: 2 parameters on ranks 1, 3; 3 parameters on rank 2");
+    EXPECT_NO_THROW(check_replicas_hash_alike(*group, {}, {}));
   });
 }
 

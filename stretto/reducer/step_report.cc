@@ -42,9 +42,9 @@ std::vector<std::pair<Case, std::vector<std::string>>> cases_of(
   std::map<Case, std::size_t> index_of;
   for (std::size_t i = 0; i < names.size(); ++i) {
     Case found;
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      if (report.says(ranks[rank], i, other)) found.first.push_back(rank);
-      if (report.says(ranks[rank], i, Use::used)) found.second.push_back(rank);
+    for (const StepReport::OfRank& each : ranks) {
+      if (report.says(each, i, other)) found.first.push_back(each.rank);
+      if (report.says(each, i, Use::used)) found.second.push_back(each.rank);
     }
     if (found.first.empty()) continue;
     // The number of ranks does not tell this, since ranks without data say nothing.
@@ -105,7 +105,8 @@ std::vector<StepReport::OfRank> StepReport::gather(const std::optional<Duration>
   std::vector<OfRank> ranks;
   for (auto at = words.begin(); const StepPosition& position : positions) {
     const auto end = at + static_cast<std::ptrdiff_t>(own_.size());
-    ranks.push_back({position, {at, end}});
+    const Rank rank = communicator_.job_rank(static_cast<int>(ranks.size()));
+    ranks.push_back({static_cast<std::size_t>(rank), position, {at, end}});
     at = end;
   }
   return ranks;
@@ -120,22 +121,22 @@ std::string describe_positions(const std::vector<StepReport::OfRank>& ranks) {
   Ranks ahead, behind, elsewhere;
   std::string steps;
   bool same_step = true;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const StepPosition& position = ranks[rank].position;
-    steps += fmt::format("{}rank {} has ended step {} of model {}", rank == 0 ? "" : ", ", rank,
-                         position.step, position.reducer);
+  for (const StepReport::OfRank& each : ranks) {
+    const StepPosition& position = each.position;
+    steps += fmt::format("{}rank {} has ended step {} of model {}", steps.empty() ? "" : ", ",
+                         each.rank, position.step, position.reducer);
     const StepPosition& first = ranks.front().position;
     same_step = same_step && position.step == first.step && position.reducer == first.reducer;
-    if (position.buckets != first.buckets) elsewhere.push_back(rank);
-    (epoch_of(ranks[rank]) == latest ? ahead : behind).push_back(rank);
-    if (epoch_of(ranks[rank]) != latest) late = &position;
+    if (position.buckets != first.buckets) elsewhere.push_back(each.rank);
+    (epoch_of(each) == latest ? ahead : behind).push_back(each.rank);
+    if (epoch_of(each) != latest) late = &position;
   }
   if (same_step && late == nullptr && !elsewhere.empty()) {
     return fmt::format(
-        "in step {} {} {} formed other buckets of gradients than rank 0: load a state on all "
-        "ranks, "
-        "that of the same step, before the same forward pass",
-        ranks.front().position.step, rank_list(elsewhere), elsewhere.size() == 1 ? "has" : "have");
+        "in step {} {} {} formed other buckets of gradients than rank {}: load a state on all "
+        "ranks, that of the same step, before the same forward pass",
+        ranks.front().position.step, rank_list(elsewhere), elsewhere.size() == 1 ? "has" : "have",
+        ranks.front().rank);
   }
   if (!same_step || late == nullptr) {
     return fmt::format(

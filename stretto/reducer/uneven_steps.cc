@@ -45,7 +45,9 @@ UnevenSteps::Announcement UnevenSteps::exchange(const Announcement& own) {
         StatusCode::mismatch,
         "ranks {} and {} both have data, but one is about to run {} and the other one {}: "
         "inside join() all ranks with data must do the same",
-        first.value(), rank, describe(expected), describe(all[rank])));
+        communicator_.job_rank(first).value(),
+        communicator_.job_rank(static_cast<int>(rank)).value(), describe(expected),
+        describe(all[rank])));
   }
   if (first < 0) return {};
   leader_ = first;

@@ -95,6 +95,12 @@ std::vector<Wrong> wrong_reductions() {
          c.all_to_all_list(inputs, outputs).wait();
        },
        "rank 1: all_to_all_list, entry 1: the input is i32, the output f32"},
+      {[](auto& c, auto& b) {
+         const std::array<ConstView, 2> inputs = {as_input(b.f), as_input(b.f)};
+         const std::array outputs = {as_output(b.g), as_output(b.i)};
+         c.all_to_all_list(inputs, outputs).wait();
+       },
+       "rank 1: all_to_all_list, entry 1: the input is f32, the output i32"},
   };
 }
 

@@ -138,8 +138,8 @@ class SingleCopyTest : public ::testing::Test {
     });
     ASSERT_EQ(memories_[0]->reaches_private(1), unreached != 0);
   }
-  // How many copies between processes all ranks together make in `times` all-reduces of `count`
-  // floats, in place.
+  // How many copies between processes all ranks together make in an all-reduce of `count` floats,
+  // in place.
   int copies_of_all_reduce(std::size_t count, bool huge) {
     const auto ranks = static_cast<float>(ranks_.size());
     const int before = copies();

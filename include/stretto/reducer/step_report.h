@@ -72,6 +72,7 @@ class StepReport {
   // The reports of all ranks, by rank, for an error message. Collective, blocks; call it on all
   // ranks or on none.
   struct OfRank {
+    std::size_t rank = 0;  // Its number in the job.
     StepPosition position;
     std::vector<std::uint64_t> words;
   };
