@@ -61,13 +61,18 @@ std::vector<Wrong> wrong_reductions() {
        "rank 1: all_reduce: input and output overlap without being in place"},
       {[](auto& c, auto&) { c.all_reduce(View(nullptr, 3, DType::f32)).wait(); },
        "rank 1: all_reduce: a buffer has elements, but its address is null"},
+      {[](auto& c, auto& b) { c.all_reduce(b.f, {.algorithm = "quick"}).wait(); },
+       "rank 1: there is no algorithm \"quick\" for all_reduce here; there are: ring, direct, "},
+  };
+}
+
+std::vector<Wrong> wrong_lists() {
+  return {
       {[](auto& c, auto& b) {
          const std::array list = {as_output(b.f), View(nullptr, 10, DType::f32)};
          c.all_reduce_coalesced(list).wait();
        },
        "rank 1: all_reduce: a buffer has elements, but its address is null"},
-      {[](auto& c, auto& b) { c.all_reduce(b.f, {.algorithm = "quick"}).wait(); },
-       "rank 1: there is no algorithm \"quick\" for all_reduce here; there are: ring, direct, "},
       {[](auto& c, auto& b) {
          const std::array list = {as_output(b.f), as_output(b.i)};
          c.all_reduce_coalesced(list, {.factor = 0.5}).wait();
@@ -202,6 +207,7 @@ class WrongArguments : public OnBoth {
 INSTANTIATE_TEST_SUITE_P(, WrongArguments, OnBoth::both(), OnBoth::name);
 
 TEST_P(WrongArguments, OfReductions) { expect_told(wrong_reductions()); }
+TEST_P(WrongArguments, OfLists) { expect_told(wrong_lists()); }
 TEST_P(WrongArguments, OfMoves) { expect_told(wrong_moves()); }
 TEST_P(WrongArguments, OfMessagesGroupsAndBytes) { expect_told(wrong_messages()); }
 
