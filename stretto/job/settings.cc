@@ -33,7 +33,7 @@ struct Choice {
   Value value;
 };
 
-// As read_choice().
+// As read_choice(), for choices that stand for values of another type.
 template <class Value>
 Result<Value> one_of(const Environment& environment, const char* variable, std::string_view what,
                      std::initializer_list<Choice<Value>> choices, Sources& sources) {

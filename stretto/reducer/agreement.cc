@@ -37,13 +37,11 @@ struct Said {
   };
   std::size_t rank = 1;
   while (rank + 1 < names.size() && text(rank) == text(0)) ++rank;
-  const auto named = [&](std::size_t of) {
-    return communicator.job_rank(static_cast<int>(of)).value();
-  };
   throw Mismatch(status_of(StatusCode::mismatch,
                            "gradients are reduced by '{}' on rank {} and by '{}' on rank {}; give "
                            "all ranks the same options",
-                           text(0), named(0), text(rank), named(rank)));
+                           text(0), job_rank(communicator, 0), text(rank),
+                           job_rank(communicator, rank)));
 }
 
 }  // namespace

@@ -40,13 +40,19 @@ void check_same_hook(Communicator& communicator, const std::string& name,
 // Throws InvalidArgument: another hook has converted gradients of the hook `name` to `dtype`.
 [[noreturn]] void refuse_converted(const std::string& name, DType dtype);
 
+// The number in the job of the communicator's rank `rank`, which is an index of gathered values.
+// Errors name ranks by it.
+inline std::size_t job_rank(const Communicator& communicator, std::size_t rank) {
+  return static_cast<std::size_t>(communicator.job_rank(static_cast<int>(rank)));
+}
+
 // For a failure in what a rank has sent, which perhaps only this rank has seen: aborts, since the
 // other ranks go on and must not wait for this one, and throws the exception for `code`. `rank` is
 // that rank's number in the job.
 template <class... Args>
-void abort_and_throw(Communicator& communicator, StatusCode code, Rank rank,
+void abort_and_throw(Communicator& communicator, StatusCode code, std::size_t rank,
                      fmt::format_string<Args...> text, Args&&... args) {
-  const Status status(code, fmt::format(text, std::forward<Args>(args)...), rank);
+  const Status status(code, fmt::format(text, std::forward<Args>(args)...), static_cast<int>(rank));
   communicator.abort(std::string(status.message()));
   status.or_throw();
 }

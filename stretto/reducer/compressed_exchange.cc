@@ -344,10 +344,10 @@ void CompressedReduction::submit_messages(Communicator& communicator, Exchange& 
 void check_announced(Communicator& communicator, std::size_t bytes, std::size_t longest,
                      std::size_t rank) {
   if (bytes <= longest) return;
-  const Rank named = communicator.job_rank(static_cast<int>(rank));
+  const std::size_t named = reducer::job_rank(communicator, rank);
   reducer::abort_and_throw(communicator, StatusCode::protocol, named,
                            "rank {} announces messages of {} bytes, where at most {} are possible",
-                           named.value(), bytes, longest);
+                           named, bytes, longest);
 }
 
 // Infinity and NaN stay in the gradient, but are not kept in the momentum.

@@ -333,6 +333,15 @@ TEST(CompressedReduction, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
   });
 }
 
+TEST(CompressedReduction, DamagedStatesAreRefused) {
+  CompressedReduction reduction;
+  std::vector<std::byte> state = reduction.save();
+  EXPECT_NO_THROW(reduction.load(state));
+  state[9] ^= std::byte{1};
+  EXPECT_THROW(reduction.load(state), InvalidArgument);
+  EXPECT_THROW(reduction.load({}), InvalidArgument);
+}
+
 TEST(CompressedReduction, OptionsWithoutMeaningAreRefused) {
   EXPECT_THROW(CompressedReduction({.codec = nullptr}), InvalidArgument);
   EXPECT_THROW(CompressedReduction({.codec = one_bit({.stochastic = true})}), InvalidArgument);

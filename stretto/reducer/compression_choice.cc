@@ -122,11 +122,11 @@ void CompressedReduction::predict_exchange(Communicator& communicator) {
   if (said[3] != kNever) {
     const std::size_t most = bytes.without_fixed_length;
     if (!(said[3] >= 0 && said[3] <= static_cast<double>(most))) {
-      const Rank named = communicator.job_rank(0);
+      const std::size_t named = reducer::job_rank(communicator, 0);
       reducer::abort_and_throw(communicator, StatusCode::protocol, named,
                                "rank {} says that combining pays from {} bytes on, where at most "
                                "{} are possible",
-                               named.value(), said[3], most);
+                               named, said[3], most);
     }
     prediction_.combines_from =
         static_cast<std::uint64_t>(said[3]) * static_cast<std::uint64_t>(ranks_);

@@ -16,6 +16,7 @@
 #include "stretto/base/content_hash.h"
 #include "stretto/communicator/all_gather_value.h"
 #include "stretto/communicator/byte_exchange.h"
+#include "stretto/reducer/agreement.h"
 #include "stretto/reducer/step_report.h"
 
 namespace stretto::reducer {
@@ -51,10 +52,6 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return parts;
-}
-
-std::size_t job_rank(const Communicator& communicator, std::size_t rank) {
-  return static_cast<std::size_t>(communicator.job_rank(static_cast<int>(rank)));
 }
 
 // "[10, 64] on ranks 0, 2; [10, 65] on rank 1".
@@ -99,8 +96,9 @@ std::optional<std::string> explain_item(const Communicator& communicator, const 
     values.push_back(identity(rank));
     fields = std::max(fields, rank.size());
   }
-  if (!all_equal(values))
+  if (!all_equal(values)) {
     return fmt::format("entry {} is {}", index, values_by_rank(communicator, values));
+  }
   for (std::size_t f = 3; f < fields; f += 2) {
     values.clear();
     for (const auto& rank : ranks) values.push_back(field(rank, f));

@@ -149,9 +149,9 @@ SparseRows<T> sum_of(Communicator& comm, const std::vector<Announcement>& announ
     values.emplace_back(announced[rank].rows * format.row_elements);
     const auto length = codec::read_rows(messages, format, rows.back(), values.back().data());
     if (!length.ok()) {
-      const Rank named = comm.job_rank(static_cast<int>(rank));
+      const std::size_t named = reducer::job_rank(comm, rank);
       reducer::abort_and_throw(comm, length.status().code(), named,
-                               "all_reduce_rows: rows of rank {}: {}", named.value(),
+                               "all_reduce_rows: rows of rank {}: {}", named,
                                length.status().message());
     }
     messages = messages.subspan(length.value());

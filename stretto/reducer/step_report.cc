@@ -12,6 +12,7 @@
 
 #include "stretto/base/content_hash.h"
 #include "stretto/communicator/all_gather_value.h"
+#include "stretto/reducer/agreement.h"
 
 namespace stretto::reducer {
 namespace {
@@ -105,8 +106,7 @@ std::vector<StepReport::OfRank> StepReport::gather(const std::optional<Duration>
   std::vector<OfRank> ranks;
   for (auto at = words.begin(); const StepPosition& position : positions) {
     const auto end = at + static_cast<std::ptrdiff_t>(own_.size());
-    const Rank rank = communicator_.job_rank(static_cast<int>(ranks.size()));
-    ranks.push_back({static_cast<std::size_t>(rank), position, {at, end}});
+    ranks.push_back({job_rank(communicator_, ranks.size()), position, {at, end}});
     at = end;
   }
   return ranks;

@@ -9,6 +9,7 @@
 
 #include "stretto/base/rank_vector.h"
 #include "stretto/communicator/all_gather_value.h"
+#include "stretto/reducer/agreement.h"
 
 namespace stretto::reducer {
 
@@ -45,8 +46,7 @@ UnevenSteps::Announcement UnevenSteps::exchange(const Announcement& own) {
         StatusCode::mismatch,
         "ranks {} and {} both have data, but one is about to run {} and the other one {}: "
         "inside join() all ranks with data must do the same",
-        communicator_.job_rank(first).value(),
-        communicator_.job_rank(static_cast<int>(rank)).value(), describe(expected),
+        communicator_.job_rank(first).value(), job_rank(communicator_, rank), describe(expected),
         describe(all[rank])));
   }
   if (first < 0) return {};

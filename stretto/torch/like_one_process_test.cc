@@ -221,6 +221,14 @@ struct ResultsImpl : torch::nn::Module {
 };
 TORCH_MODULE(Results);
 
+TEST(LikeOneProcess, ForwardTakesAndReturnsContainers) {
+  const auto loss = [](auto& model, const Turn& turn) {
+    auto results = model.forward(std::vector<torch::Tensor>{turn.input(), turn.input() + 1});
+    return std::get<1>(results["head0"])->pow(2).mean() + std::get<1>(results["head1"])->mean();
+  };
+  expect_like_one_process([] { return Results(); }, loss, of_static_graphs());
+}
+
 // On rank 0, no loss uses the output of the second head.
 TEST(LikeOneProcess, AnOutputThatOnlySomeRanksUse) {
   const auto loss = [](auto& model, const Turn& turn) {

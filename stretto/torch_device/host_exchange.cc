@@ -254,10 +254,10 @@ codec::Extract HostExchange::decode(const HostBucket& bucket, std::size_t extrac
   const std::size_t count = bucket.own.extracts[extract].count;
   const auto said = codec_->decode_extract(rest, bucket.position, scratch_, count);
   if (!said.ok()) {
-    const Rank named = communicator_->job_rank(static_cast<int>(rank));
+    const std::size_t named = reducer::job_rank(*communicator_, rank);
     reducer::abort_and_throw(*communicator_, said.status().code(), named,
                              "gradient {} of rank {}, in step {}: {}", bucket.own.names[extract],
-                             named.value(), bucket.position.step + 1, said.status().message());
+                             named, bucket.position.step + 1, said.status().message());
   }
   return said.value();
 }
@@ -282,10 +282,10 @@ std::vector<HostExchange::Said> HostExchange::read_messages(const HostBucket& bu
     rest = rest.subspan(message_bytes(said.placed));
   }
   if (!rest.empty()) {
-    const Rank named = communicator_->job_rank(static_cast<int>(rank));
+    const std::size_t named = reducer::job_rank(*communicator_, rank);
     reducer::abort_and_throw(*communicator_, StatusCode::protocol, named,
                              "behind the messages of rank {}, in step {}, there are {} bytes more",
-                             named.value(), bucket.position.step + 1, rest.size());
+                             named, bucket.position.step + 1, rest.size());
   }
   return all;
 }
